@@ -1,0 +1,2 @@
+CREATE ROLE oncemq LOGIN CREATEDB PASSWORD 'oncemq';
+CREATE DATABASE oncemq OWNER oncemq;
