@@ -48,9 +48,11 @@ rabbitmq_is_down() { ! kill -0 "$(cat "$dir/node.pid" 2>/dev/null)" 2>/dev/null;
 rabbitmq_env() {
   local user=oncemq:oncemq
   put ONCEMQ_RABBITMQ_URL "amqp://$user@127.0.0.1:$(port amqp)/%2f"
+  put ONCEMQ_RABBITMQ_MANAGEMENT_URL "http://$user@127.0.0.1:$(port management)"
+  # A broker that somebody else runs at this address has neither.
+  [ -e "$dir/rabbitmqctl" ] || return 0
   put ONCEMQ_RABBITMQ_TLS_URL "amqps://$user@127.0.0.1:$(port amqps)/%2f"
   put ONCEMQ_RABBITMQ_CA "$root/tls/ca.pem"
-  put ONCEMQ_RABBITMQ_MANAGEMENT_URL "http://$user@127.0.0.1:$(port management)"
   put ONCEMQ_RABBITMQ_CTL "$dir/rabbitmqctl"
 }
 
