@@ -1,0 +1,101 @@
+//! What a consumer will do, worked out before it starts, as data.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What a consumer will do and what it cannot promise, worked out at start.
+///
+/// `Display` prints it for people; programs read the fields.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Plan {
+    /// The consumer's name.
+    pub consumer: String,
+    /// The broker's name.
+    pub broker: String,
+    /// One entry a topic.
+    pub topics: Vec<TopicPlan>,
+    /// Queues, topics and bindings that are declared, verified or trusted.
+    pub topology: Vec<String>,
+    /// What can be lost or doubled, and when. Empty is what everybody wants.
+    pub warnings: Vec<String>,
+}
+
+/// The plan of one topic.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TopicPlan {
+    /// The topic, under the name it has on this broker.
+    pub topic: String,
+    /// Asked and actual delay of each rung.
+    pub rungs: Vec<Rung>,
+    /// What comes at the end of the ladder.
+    pub end: String,
+    /// `free` or `ordered`.
+    pub ordering: String,
+    /// The promise in a few words.
+    pub guarantee: String,
+    /// Where dead letters go, once the adapter knows.
+    pub dead_letters: Option<String>,
+}
+
+/// One rung of a ladder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rung {
+    /// The delay the policy asks for.
+    pub asked: Duration,
+    /// The delay the broker gives, never shorter.
+    pub actual: Duration,
+}
+
+impl Rung {
+    /// A rung that the broker gives as asked.
+    pub fn exact(asked: Duration) -> Self {
+        Self { asked, actual: asked }
+    }
+
+    /// A rung that the broker rounds up.
+    pub fn rounded(asked: Duration, actual: Duration) -> Self {
+        Self { asked, actual }
+    }
+}
+
+impl Plan {
+    /// Adds a line about the topology.
+    pub fn topology(&mut self, line: impl Into<String>) {
+        self.topology.push(line.into());
+    }
+
+    /// Adds something that can be lost or doubled, and when.
+    pub fn warn(&mut self, line: impl Into<String>) {
+        self.warnings.push(line.into());
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "consumer {} on {}", self.consumer, self.broker)?;
+        for topic in &self.topics {
+            write!(f, "  {}: {}, {}; retries", topic.topic, topic.guarantee, topic.ordering)?;
+            for rung in &topic.rungs {
+                write!(f, " {:?}", rung.asked)?;
+                if rung.actual != rung.asked {
+                    write!(f, " (really {:?})", rung.actual)?;
+                }
+            }
+            write!(f, " {}", topic.end)?;
+            if let Some(place) = &topic.dead_letters {
+                write!(f, " in {place}")?;
+            }
+            writeln!(f)?;
+        }
+        for line in &self.topology {
+            writeln!(f, "  {line}")?;
+        }
+        for line in &self.warnings {
+            writeln!(f, "  warning: {line}")?;
+        }
+        Ok(())
+    }
+}

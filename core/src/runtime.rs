@@ -1,0 +1,117 @@
+//! The consumer at work.
+//!
+//! ```text
+//! Source ─► intake ─► worker mailboxes ─► key FIFOs ─► runs ─► settle ─► Source
+//!                └──► shared queue for messages without an order key
+//! ```
+//!
+//! A few long-lived worker tasks; no task and no allocation for a ready message.
+
+mod counters;
+mod gate;
+mod guard;
+mod intake;
+mod keys;
+mod late;
+mod mailbox;
+mod run;
+mod settle;
+mod unguarded;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use counters::Summary;
+pub(crate) use gate::Gate;
+pub use guard::Guard;
+pub(crate) use late::Late;
+pub(crate) use run::{Launch, run};
+pub(crate) use unguarded::Unguarded;
+
+use crate::key::NoKey;
+use crate::{
+    Ack, Capabilities, Delivery, Facts, Key, KeyValue, Message, MissingKey, Ordering, RetryPolicy, Trail,
+};
+
+/// What the runs of one topic share.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct TopicEnv {
+    pub(crate) consumer: Arc<str>,
+    pub(crate) kind: Arc<str>,
+    pub(crate) key: Option<Key>,
+    pub(crate) order_by: Option<Key>,
+    pub(crate) conflict: Option<Key>,
+    pub(crate) missing_key: MissingKey,
+    pub(crate) policy: RetryPolicy,
+    pub(crate) ordering: Ordering,
+    pub(crate) timeout: Duration,
+    pub(crate) crash_ceiling: u32,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) alone: Arc<tokio::sync::RwLock<()>>,
+    pub(crate) late: Arc<Late>,
+}
+
+impl TopicEnv {
+    /// Identity and history of a message of this topic.
+    pub(crate) fn trail(&self, message: &Message, facts: Facts) -> Trail {
+        let mut trail = Trail::read(message, &self.consumer, &self.kind, self.capabilities.identity());
+        trail.attempt = trail.attempt.saturating_add(facts.charged);
+        trail
+    }
+
+    /// Charged attempts of a message so far, without working out its identity.
+    pub(crate) fn attempts(&self, message: &Message, facts: Facts) -> u32 {
+        if message.headers().get(crate::header::ID).is_none() {
+            return facts.charged;
+        }
+        self.trail(message, facts).attempt
+    }
+}
+
+/// A message on its way into a run. The right to settle it stays with the worker.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Job {
+    pub(crate) message: Message,
+    pub(crate) facts: Facts,
+    pub(crate) key: Option<Result<KeyValue, NoKey>>,
+}
+
+/// What a run came to.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Outcome {
+    pub(crate) ack: Ack,
+    pub(crate) tally: Tally,
+}
+
+/// What is counted about a run beside its ack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// The key was done already.
+    pub(crate) duplicate: bool,
+    /// The key was done already, by another body.
+    pub(crate) differs: bool,
+    /// The handler panicked.
+    pub(crate) panicked: bool,
+    /// Runs that were undone and made again without a charge.
+    pub(crate) redone: u32,
+}
+
+impl Outcome {
+    pub(crate) fn new(ack: Ack) -> Self {
+        Self { ack, tally: Tally::default() }
+    }
+}
+
+/// A delivery on its way from the intake to a worker.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) delivery: Delivery,
+    pub(crate) key: Option<Result<KeyValue, NoKey>>,
+    /// The hash of the order key; `None` if nothing orders the message.
+    pub(crate) order: Option<u64>,
+}
