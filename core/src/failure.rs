@@ -91,7 +91,7 @@ impl Failure {
 
 impl<E: Classify> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self::classified(error.classify(), error)
+        Self::classified(error.class(), error)
     }
 }
 

@@ -127,7 +127,7 @@ impl RetryPolicy {
     }
 }
 
-/// A wait in process: between an eighth of `delay` and the whole, so that messages that
+/// A wait in process: between a sixteenth of `delay` and the whole, so that messages that
 /// failed together do not come back together. `seed` is any number that differs between
 /// messages.
 pub(crate) fn jittered(delay: Duration, seed: u64) -> Duration {
@@ -137,7 +137,7 @@ pub(crate) fn jittered(delay: Duration, seed: u64) -> Duration {
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^= x >> 31;
     let part = (x % 1024) as u32;
-    let floor = delay / 8;
+    let floor = delay / 16;
     (floor + (delay - floor) / 1024 * part).max(Duration::from_millis(1)).min(delay)
 }
 

@@ -15,24 +15,24 @@ use super::Class;
 )]
 pub trait Classify: StdError + Send + Sync + Sized + 'static {
     /// Whose fault this error is.
-    fn classify(&self) -> Class;
+    fn class(&self) -> Class;
 }
 
 impl Classify for std::io::Error {
-    fn classify(&self) -> Class {
+    fn class(&self) -> Class {
         Class::System
     }
 }
 
 // A document that does not parse will not parse later; only a failed read is the world's fault.
 impl Classify for serde_json::Error {
-    fn classify(&self) -> Class {
+    fn class(&self) -> Class {
         if self.is_io() { Class::System } else { Class::Business }
     }
 }
 
 impl Classify for std::str::Utf8Error {
-    fn classify(&self) -> Class {
+    fn class(&self) -> Class {
         Class::Business
     }
 }
@@ -50,7 +50,7 @@ pub(crate) fn class_of_sqlstate(code: &str) -> Class {
 
 #[cfg(feature = "sqlx")]
 impl Classify for sqlx_core::Error {
-    fn classify(&self) -> Class {
+    fn class(&self) -> Class {
         match self {
             sqlx_core::Error::Database(error) => class_of_database(error.as_ref()),
             // The statement does not fit the row or the type: the code or the data is
@@ -80,7 +80,7 @@ fn class_of_database(error: &dyn sqlx_core::error::DatabaseError) -> Class {
 
 #[cfg(feature = "redis")]
 impl Classify for redis::RedisError {
-    fn classify(&self) -> Class {
+    fn class(&self) -> Class {
         Class::System
     }
 }
@@ -111,6 +111,6 @@ mod tests {
     #[test]
     fn json_errors_are_the_messages_fault() {
         let error = serde_json::from_str::<u8>("{").unwrap_err();
-        assert_eq!(error.classify(), Class::Business);
+        assert_eq!(error.class(), Class::Business);
     }
 }

@@ -153,7 +153,7 @@ where
     } else {
         run.alone = marked.marks > 1;
         run.entry.trail.attempt = run.entry.trail.attempt.max(marked.attempts);
-        run.to_end::<M>().await
+        run.drive::<M>().await
     };
     failpoint!("core.decided");
     run.unmark(&outcome.ack).await;
@@ -261,7 +261,7 @@ impl<R: Record, H, C> Running<R, H, C> {
         self.finish(end).await
     }
 
-    async fn to_end<M>(&mut self) -> Outcome
+    async fn drive<M>(&mut self) -> Outcome
     where
         H: Handler<R::Loan, M>,
         M: Send + 'static,

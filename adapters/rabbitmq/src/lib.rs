@@ -1,0 +1,1 @@
+//! RabbitMQ adapter of oncemq, on lapin.

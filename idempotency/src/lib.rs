@@ -1,0 +1,1 @@
+//! Record stores of oncemq.

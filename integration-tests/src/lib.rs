@@ -1,0 +1,1 @@
+//! Tests of oncemq against real servers.

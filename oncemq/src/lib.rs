@@ -1,0 +1,1 @@
+//! Effectively-once message consumers over RabbitMQ, Kafka and RocketMQ.
