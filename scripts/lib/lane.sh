@@ -92,6 +92,7 @@ need() {
   done
   [ ${#missing[@]} != 0 ] || return 0
   part services scripts/services start "${missing[@]}"
+  sed 's/^/  /' "$logs/services.log"
   for service in "${missing[@]}"; do
     # Without its variables the tests that need it fail and say so.
     lines=$(scripts/services env "$service") && eval "$lines"
