@@ -35,6 +35,13 @@ show_results() {
     }' "$1"
 }
 
+# A preparation: nothing was tested when it goes well.
+step() {
+  local before=$passed
+  part "$@"
+  passed=$before
+}
+
 skip() {
   skipped=$((skipped + 1))
   printf '%-28s skipped: %s\n' "$1" "$2"
@@ -91,7 +98,7 @@ need() {
     fi
   done
   [ ${#missing[@]} != 0 ] || return 0
-  part services scripts/services start "${missing[@]}"
+  step services scripts/services start "${missing[@]}"
   sed 's/^/  /' "$logs/services.log"
   for service in "${missing[@]}"; do
     # Without its variables the tests that need it fail and say so.

@@ -9,7 +9,7 @@ long_deny() {
   deny=$tools/bin/cargo-deny
   # It is built once and kept.
   [ "$("$deny" --version 2>/dev/null)" = "cargo-deny $deny_version" ] ||
-    part deny/install env -u CARGO_TARGET_DIR cargo install -q --locked --root "$tools" \
+    step deny/install env -u CARGO_TARGET_DIR cargo install -q --locked --root "$tools" \
       --version "=$deny_version" cargo-deny
   part deny/licenses "$deny" check licenses
   part deny/bans "$deny" check bans
