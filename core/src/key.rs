@@ -208,7 +208,12 @@ fn all(parts: &[Key], message: &Message, document: &mut Document) -> Result<KeyV
 impl KeyValue {
     /// A business key of these bytes, for callers without a [`Key`] source.
     pub fn business(bytes: impl Into<Vec<u8>>) -> Self {
-        Self { tag: KeyTag::Business, bytes: bytes.into() }
+        Self::tagged(KeyTag::Business, bytes)
+    }
+
+    /// A key made in this way.
+    pub fn tagged(tag: KeyTag, bytes: impl Into<Vec<u8>>) -> Self {
+        Self { tag, bytes: bytes.into() }
     }
 
     /// The key's bytes.

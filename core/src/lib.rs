@@ -12,6 +12,8 @@
 
 mod ack;
 mod broker;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod consumer;
 mod delivery;
 mod error;
@@ -29,6 +31,8 @@ mod record;
 mod retry;
 mod route;
 mod runtime;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod source;
 mod trail;
 

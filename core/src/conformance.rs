@@ -1,0 +1,6 @@
+//! The suites that adapters and stores must pass.
+//!
+//! Each case is one named test. A case outside what a broker or store can do is listed as
+//! ignored, never as passed.
+
+pub mod store;
