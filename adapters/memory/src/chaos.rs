@@ -1,0 +1,52 @@
+//! Faults on demand, for tests of handlers and of this library.
+
+use oncemq_core::{Event, Health};
+
+use crate::broker::MemoryBroker;
+
+impl MemoryBroker {
+    /// Ends every open source of a consumer as a killed process would: what it had out comes
+    /// back flagged as redelivered, answers that are still to come are void, and the next
+    /// poll of a dead source fails with [`Closed`](oncemq_core::ErrorKind::Closed).
+    pub fn crash(&self, consumer: &str) {
+        self.hub.with(|state, wakes| {
+            for id in state.open_sources(Some(consumer)) {
+                state.detach(id, wakes);
+            }
+        });
+    }
+
+    /// Loses the next `n` accepts, as if the connection had broken between the hand-off and
+    /// the broker: their messages come back flagged as redelivered.
+    pub fn lose_acks(&self, n: u64) {
+        self.hub.with(|state, _| state.acks_to_lose = n);
+    }
+
+    /// Cuts every connection. What is out comes back at once, answers are void, publishing
+    /// fails and nothing is delivered until [`reconnect`](Self::reconnect).
+    pub fn disconnect(&self) {
+        self.hub.with(|state, wakes| {
+            if std::mem::replace(&mut state.disconnected, true) {
+                return;
+            }
+            for id in state.open_sources(None) {
+                state.void(id, false, wakes);
+                state.notify(id, Event::Health(Health::Degraded("disconnected".to_owned())), wakes);
+            }
+        });
+    }
+
+    /// Ends [`disconnect`](Self::disconnect). Sources go on under a new epoch.
+    pub fn reconnect(&self) {
+        self.hub.with(|state, wakes| {
+            if !std::mem::replace(&mut state.disconnected, false) {
+                return;
+            }
+            for id in state.open_sources(None) {
+                let Some(epoch) = state.epoch_of(id) else { continue };
+                state.notify(id, Event::Reconnected { epoch }, wakes);
+                state.notify(id, Event::Health(Health::Up), wakes);
+            }
+        });
+    }
+}

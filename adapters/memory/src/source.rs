@@ -1,0 +1,109 @@
+//! Where a consumer's deliveries come from.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oncemq_core::{Error, Event, Settle, Source};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::error;
+use crate::hub::{Filled, Hub};
+
+/// Names a source for as long as the broker lives; never given twice.
+pub(crate) type SourceId = u32;
+
+/// The deliveries of one consumer. Dropped without a close it is a lost connection: what is
+/// out comes back flagged.
+#[derive(Debug)]
+pub(crate) struct MemorySource {
+    hub: Arc<Hub>,
+    id: SourceId,
+    consumer: Arc<str>,
+    settle: Arc<dyn Settle>,
+    outstanding: Arc<AtomicUsize>,
+    timer: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+impl MemorySource {
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        id: SourceId,
+        consumer: Arc<str>,
+        settle: Arc<dyn Settle>,
+        outstanding: Arc<AtomicUsize>,
+    ) -> Self {
+        Self { hub, id, consumer, settle, outstanding, timer: None }
+    }
+
+    /// Waits for the next moment at which time alone brings something. Returns whether it
+    /// has come.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, due: Option<Instant>) -> bool {
+        let Some(due) = due else { return false };
+        if self.timer.as_ref().is_none_or(|(armed, _)| *armed != due) {
+            match &mut self.timer {
+                Some((armed, sleep)) => {
+                    *armed = due;
+                    sleep.as_mut().reset(due);
+                }
+                None => self.timer = Some((due, Box::pin(sleep_until(due)))),
+            }
+        }
+        self.timer.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready())
+    }
+}
+
+#[async_trait]
+impl Source for MemorySource {
+    fn poll_events(
+        &mut self,
+        cx: &mut Context<'_>,
+        max: usize,
+        events: &mut Vec<Event>,
+    ) -> Poll<Result<(), Error>> {
+        loop {
+            let filled = self.hub.with(|state, _| {
+                let filled = state.fill(self.id, max, events, &self.settle);
+                if let Filled::Nothing { .. } = filled {
+                    // Under the same lock, so that nothing that comes next is missed.
+                    state.sleep(self.id, cx.waker());
+                }
+                filled
+            });
+            match filled {
+                Filled::Something => return Poll::Ready(Ok(())),
+                Filled::Ended => return Poll::Ready(Err(error::closed(&self.consumer))),
+                Filled::Nothing { next_due } => {
+                    if !self.poll_timer(cx, next_due) {
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+    }
+
+    fn outstanding(&self) -> usize {
+        self.outstanding.load(SeqCst)
+    }
+
+    async fn flush(&mut self, _limit: Duration) -> bool {
+        // An answer is applied inside the hand-off.
+        true
+    }
+
+    async fn close(&mut self, _limit: Duration) -> Result<(), Error> {
+        self.hub.with(|state, wakes| state.detach(self.id, wakes));
+        self.timer = None;
+        Ok(())
+    }
+}
+
+impl Drop for MemorySource {
+    fn drop(&mut self) {
+        self.hub.with(|state, wakes| state.detach(self.id, wakes));
+    }
+}
