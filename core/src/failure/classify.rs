@@ -9,9 +9,8 @@ use super::Class;
 /// Implement it for your own error types so that `?` works in handlers.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say whether the message or the world is at fault",
-    label = "`?` needs to know: retry or dead-letter?",
-    note = "say it here: `.map_err(Failure::system)?` (retried) or `.map_err(|e| Failure::business(e.to_string()))?` (dead-lettered)",
-    note = "or once for the type: `impl oncemq::Classify for {Self}`; for sqlx and redis errors enable the feature of that name"
+    label = "whose fault? `.map_err(Failure::system)?` is retried, `.map_err(|e| Failure::business(e.to_string()))?` is dead-lettered",
+    note = "say it where it happens, or once for the type: `impl oncemq::Classify for {Self}`; for sqlx and redis errors enable the feature of that name"
 )]
 pub trait Classify: StdError + Send + Sync + Sized + 'static {
     /// Whose fault this error is.

@@ -67,11 +67,21 @@ impl Intake {
         loop {
             let shut = self.gate.is_shut();
             self.report(shut);
-            let room = if shut { 0 } else { self.room() };
-            if let Err(error) = self.next_events(room, shut).await {
+            if let Err(error) = self.next_events(!shut, shut).await {
                 return error;
             }
             // A source that is always ready must not keep others from this thread.
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    /// Lets the source go on with revokes and settlements and takes nothing new.
+    pub(crate) async fn idle(&mut self) -> Error {
+        loop {
+            let shut = self.gate.is_shut();
+            if let Err(error) = self.next_events(false, shut).await {
+                return error;
+            }
             tokio::task::coop::consume_budget().await;
         }
     }
@@ -90,20 +100,8 @@ impl Intake {
         places.min(usize::try_from(more).unwrap_or(usize::MAX))
     }
 
-    /// Lets the source go on with revokes and settlements and takes nothing new.
-    pub(crate) async fn idle(&mut self) -> Error {
-        loop {
-            let shut = self.gate.is_shut();
-            if let Err(error) = self.next_events(0, shut).await {
-                return error;
-            }
-            tokio::task::coop::consume_budget().await;
-        }
-    }
-
-    async fn next_events(&mut self, room: usize, shut: bool) -> Result<(), Error> {
+    async fn next_events(&mut self, open: bool, shut: bool) -> Result<(), Error> {
         let gate = self.gate.clone();
-        let (source, events) = (&mut self.source, &mut self.events);
         let changed = gate.changed();
         tokio::pin!(changed);
         // Registered before the look at the gate, so that no change in between is missed.
@@ -113,7 +111,11 @@ impl Intake {
         }
         tokio::select! {
             biased;
-            polled = poll_fn(|cx| source.poll_events(cx, room, events)) => polled?,
+            polled = poll_fn(|cx| {
+                // At each poll anew: a settlement is what wakes the task when it was full.
+                let room = if open { self.room() } else { 0 };
+                self.source.poll_events(cx, room, &mut self.events)
+            }) => polled?,
             () = changed => {}
         }
         self.hand_out();

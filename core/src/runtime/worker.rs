@@ -190,9 +190,12 @@ impl Worker {
 
     fn poll_place(&mut self, place: u32) {
         self.wakers[place as usize].0.queued.store(false, SeqCst);
-        let Place::Running { delivery, run, order } =
-            std::mem::replace(&mut self.places[place as usize], Place::Free)
-        else {
+        let slot = &mut self.places[place as usize];
+        // A waker that outlived its run: the place may be free, or somebody waits in it.
+        if !matches!(slot, Place::Running { .. }) {
+            return;
+        }
+        let Place::Running { delivery, run, order } = std::mem::replace(slot, Place::Free) else {
             return;
         };
         let topic = usize::from(delivery.facts().subscription);

@@ -1,0 +1,115 @@
+//! Random histories: deaths, lost acks, lost commits, deadlocks and hiccups together.
+
+use oncemq_core::Message;
+use oncemq_core::sim::{Faults, Process, Rng, SimStore, World};
+use oncemq_memory::MemoryBroker;
+
+use crate::ledger::{check, dead_ids};
+use crate::orders::{CONSUMER, Fate, Order, Runs, consumer, declare, in_virtual_time, nothing_left, publish};
+
+fn orders(rng: &mut Rng) -> Vec<Order> {
+    (0..4 + rng.below(16))
+        .map(|i| {
+            let fate = match rng.below(20) {
+                0 => Fate::Poison,
+                1 => Fate::Panics,
+                2..=4 => Fate::Slow,
+                // Within the ladder of three, with room for what deaths charge.
+                5..=7 => Fate::Flaky(1 + u32::try_from(rng.below(2)).unwrap()),
+                _ => Fate::Good,
+            };
+            Order { id: format!("o{i}"), fate }
+        })
+        .collect()
+}
+
+fn messages(orders: &[Order], rng: &mut Rng) -> Vec<Message> {
+    let mut messages: Vec<_> = orders
+        .iter()
+        .flat_map(|order| {
+            let copies = if rng.chance(30) { 2 + rng.below(2) } else { 1 };
+            (0..usize::try_from(copies).unwrap()).map(|resend| order.message(resend)).collect::<Vec<_>>()
+        })
+        .collect();
+    for i in (1..messages.len()).rev() {
+        messages.swap(i, usize::try_from(rng.below(i as u64 + 1)).unwrap());
+    }
+    messages
+}
+
+async fn history(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let broker = MemoryBroker::queue();
+    let faults = Faults {
+        lost_commits: rng.below(15),
+        deadlocks: rng.below(15),
+        broken: rng.below(5),
+        hiccups: rng.below(5),
+    };
+    let orders = orders(&mut rng);
+    let messages = messages(&orders, &mut rng);
+    let workers = 1 + usize::try_from(rng.below(3)).unwrap();
+    let store = SimStore::new(rng.draw(), faults);
+    let world = World::new(store.clone());
+    let runs = Runs::default();
+    declare(consumer(&broker, store.clone(), &runs, workers)).await;
+    publish(&broker, &messages).await;
+    for life in (0..=rng.below(4)).rev() {
+        let dies_at = if life == 0 { 0 } else { 1 + rng.below(400) };
+        if life == 0 {
+            store.calm();
+        }
+        broker.lose_acks(rng.below(4));
+        let build = |store| consumer(&broker, store, &runs, workers);
+        let process = world.process(dies_at, build, nothing_left(&broker), || broker.crash(CONSUMER)).await;
+        if let Process::Stopped(ended) = process {
+            ended.unwrap_or_else(|error| panic!("seed {seed}: the run ended: {error}"));
+            break;
+        }
+    }
+    check(&format!("seed {seed}"), &orders, &store, &broker);
+}
+
+#[test]
+fn random_histories_lose_nothing_and_double_nothing() {
+    if let Ok(seed) = std::env::var("SIM_SEED") {
+        return in_virtual_time(history(seed.parse().unwrap()));
+    }
+    let seeds = std::env::var("SIM_SEEDS").map_or(300, |n| n.parse().unwrap());
+    for seed in 0..seeds {
+        in_virtual_time(history(seed));
+    }
+}
+
+#[test]
+fn a_message_that_kills_its_process_ends_in_the_dead_letters() {
+    for broker in [MemoryBroker::queue()] {
+        in_virtual_time(async {
+            let orders: Vec<_> = (0..6)
+                .map(|i| Order { id: format!("o{i}"), fate: if i == 2 { Fate::Kills } else { Fate::Good } })
+                .collect();
+            let messages: Vec<_> = orders.iter().map(|order| order.message(0)).collect();
+            let store = SimStore::new(1, Faults::default());
+            let world = World::new(store.clone());
+            let runs = Runs::default();
+            declare(consumer(&broker, store.clone(), &runs, 2)).await;
+            publish(&broker, &messages).await;
+            let mut deaths = 0;
+            loop {
+                let build = |store| consumer(&broker, store, &runs, 2);
+                match world.process(0, build, nothing_left(&broker), || broker.crash(CONSUMER)).await {
+                    Process::Died(_) => deaths += 1,
+                    Process::Stopped(ended) => {
+                        ended.unwrap();
+                        break;
+                    }
+                }
+                assert!(deaths < 10, "the killer is never given up");
+            }
+            assert!((2..=4).contains(&deaths), "{deaths} deaths");
+            check("killer", &orders, &store, &broker);
+            assert_eq!(dead_ids(&broker).len(), 1);
+            assert_eq!(store.marked(), 0, "marks of a settled message stayed");
+        });
+    }
+}

@@ -1,0 +1,124 @@
+//! A store that does not answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncemq_core::sim::{Faults, SimStore, SimTx};
+use oncemq_core::{Consumer, Failure, Guard, Health, Key, Shutdown};
+use oncemq_memory::MemoryBroker;
+
+use crate::ledger::check;
+use crate::orders::{
+    CONSUMER, Fate, Order, Runs, TOPIC, consumer, declare, in_virtual_time, nothing_left, publish,
+};
+
+#[test]
+fn a_dead_store_pauses_intake_settles_nothing_charges_nothing_and_resumes_by_itself() {
+    in_virtual_time(async {
+        let broker = MemoryBroker::queue();
+        let store = SimStore::new(1, Faults::default());
+        let runs = Runs::default();
+        let orders: Vec<_> = (0..50).map(|i| Order { id: format!("o{i}"), fate: Fate::Good }).collect();
+        let messages: Vec<_> = orders.iter().map(|order| order.message(0)).collect();
+        let shutdown = Shutdown::new();
+        let service = consumer(&broker, store.clone(), &runs, 2).shutdown(shutdown.clone());
+        let health = service.health();
+        let run = tokio::spawn(service.run());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        store.set_down(true);
+        publish(&broker, &messages).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(broker.left(CONSUMER), 50, "something was settled while the store was down");
+        assert!(runs.lock().unwrap().is_empty(), "a handler ran while the store was down");
+        assert!(
+            matches!(&*health.borrow(), Health::Degraded(why) if why.contains("store")),
+            "{:?}",
+            health.borrow()
+        );
+        store.set_down(false);
+        nothing_left(&broker).await;
+        assert!(health.borrow().is_up());
+        shutdown.stop();
+        let summary = run.await.unwrap().unwrap();
+        assert_eq!((summary.handled, summary.retried, summary.rejected), (50, 0, 0));
+        check("outage", &orders, &store, &broker);
+    });
+}
+
+#[test]
+fn an_outage_in_the_middle_of_runs_charges_nothing() {
+    in_virtual_time(async {
+        let broker = MemoryBroker::queue();
+        let store = SimStore::new(1, Faults::default());
+        let runs = Runs::default();
+        let orders: Vec<_> = (0..8).map(|i| Order { id: format!("o{i}"), fate: Fate::Slow }).collect();
+        let messages: Vec<_> = orders.iter().map(|order| order.message(0)).collect();
+        let shutdown = Shutdown::new();
+        declare(consumer(&broker, store.clone(), &runs, 2)).await;
+        publish(&broker, &messages).await;
+        let run = tokio::spawn(consumer(&broker, store.clone(), &runs, 2).shutdown(shutdown.clone()).run());
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        assert!(!runs.lock().unwrap().is_empty(), "nothing runs yet");
+        store.set_down(true);
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        store.set_down(false);
+        nothing_left(&broker).await;
+        shutdown.stop();
+        let summary = run.await.unwrap().unwrap();
+        assert_eq!((summary.handled, summary.retried, summary.rejected), (8, 0, 0), "{summary:?}");
+        check("outage in runs", &orders, &store, &broker);
+    });
+}
+
+/// A handler that always meets a deadlock is redone without a charge ten times, then it is
+/// charged and climbs the ladder: no endless loop.
+#[test]
+fn endless_deadlocks_are_charged_in_the_end() {
+    in_virtual_time(async {
+        let broker = MemoryBroker::queue();
+        let store = SimStore::new(1, Faults { deadlocks: 100, ..Faults::default() });
+        let runs = Runs::default();
+        let order = Order { id: "o".into(), fate: Fate::Good };
+        let shutdown = Shutdown::new();
+        declare(consumer(&broker, store.clone(), &runs, 1)).await;
+        publish(&broker, &[order.message(0)]).await;
+        let run = tokio::spawn(consumer(&broker, store.clone(), &runs, 1).shutdown(shutdown.clone()).run());
+        nothing_left(&broker).await;
+        shutdown.stop();
+        let summary = run.await.unwrap().unwrap();
+        assert_eq!((summary.retried, summary.rejected), (3, 1), "{summary:?}");
+        assert_eq!(broker.dead_letters(CONSUMER, TOPIC).len(), 1);
+        assert!(store.effects().is_empty());
+    });
+}
+
+#[test]
+fn a_second_stop_ends_at_once_and_the_message_comes_back() {
+    in_virtual_time(async {
+        let broker = MemoryBroker::queue();
+        let store = SimStore::new(1, Faults::default());
+        let stuck = |_tx: SimTx, _order: Order| async {
+            std::future::pending::<()>().await;
+            Ok::<(), Failure>(())
+        };
+        let shutdown = Shutdown::new();
+        let service = Consumer::new(CONSUMER, broker.clone())
+            .shutdown(shutdown.clone())
+            .topic(TOPIC)
+            .key(Key::json("/id"))
+            .timeout(Duration::from_secs(3600))
+            .handler(Guard::new(Arc::new(store.clone()), stuck));
+        let order = Order { id: "o".into(), fate: Fate::Good };
+        let runs = Runs::default();
+        declare(consumer(&broker, store.clone(), &runs, 1)).await;
+        publish(&broker, &[order.message(0)]).await;
+        let run = tokio::spawn(service.run());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        shutdown.stop();
+        shutdown.stop();
+        let before = tokio::time::Instant::now();
+        run.await.unwrap().unwrap();
+        assert!(before.elapsed() < Duration::from_secs(2), "{:?}", before.elapsed());
+        assert_eq!(broker.left(CONSUMER), 1);
+    });
+}

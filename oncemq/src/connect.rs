@@ -1,0 +1,97 @@
+//! From a URL to a broker.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use oncemq_core::{Broker, Consumer, Error, ErrorKind};
+
+/// The schemes of the brokers that exist, and the feature each one needs.
+const SCHEMES: [(&str, &str); 3] = [("memory", "memory"), ("amqp", "rabbitmq"), ("amqps", "rabbitmq-tls")];
+
+/// The broker that a URL names: `memory://`, `amqp://` or `amqps://`.
+///
+/// Nothing is connected yet: [`Consumer::run`] and [`Broker::publisher`] do that.
+///
+/// # Errors
+/// [`Scheme`](ErrorKind::Scheme) for a scheme that is unknown or whose feature is off,
+/// [`Config`](ErrorKind::Config) for a URL that the adapter cannot use. Neither text
+/// contains a password.
+pub fn broker(url: &str) -> Result<Arc<dyn Broker>, Error> {
+    let Some((scheme, _)) = url.split_once("://") else {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "the broker URL has no scheme; write amqp://user:password@host:5672/vhost or memory://name",
+        ));
+    };
+    match scheme {
+        #[cfg(feature = "memory")]
+        "memory" => Ok(Arc::new(oncemq_memory::MemoryBroker::from_url(url)?)),
+        #[cfg(feature = "rabbitmq")]
+        "amqp" => Ok(Arc::new(oncemq_rabbitmq::RabbitBroker::from_url(url)?)),
+        #[cfg(feature = "rabbitmq-tls")]
+        "amqps" => Ok(Arc::new(oncemq_rabbitmq::RabbitBroker::from_url(url)?)),
+        _ => Err(no_adapter(scheme)),
+    }
+}
+
+fn no_adapter(scheme: &str) -> Error {
+    let text = match SCHEMES.iter().find(|(known, _)| *known == scheme) {
+        Some((_, feature)) => {
+            format!("{scheme}:// needs the Cargo feature `{feature}` of oncemq: add it to the dependency")
+        }
+        None => {
+            let known: Vec<_> = SCHEMES.iter().map(|(known, _)| format!("{known}://")).collect();
+            format!("there is no adapter for {scheme:?}; the schemes are {}", known.join(", "))
+        }
+    };
+    Error::new(ErrorKind::Scheme, text)
+}
+
+/// `Consumer::connect`, for applications that choose the broker by a URL.
+pub trait Connect: Sized {
+    /// A consumer of this permanent name on the broker that the URL names.
+    ///
+    /// # Errors
+    /// As [`broker`].
+    fn connect(name: &str, url: &str) -> impl Future<Output = Result<Self, Error>> + Send;
+}
+
+impl Connect for Consumer {
+    async fn connect(name: &str, url: &str) -> Result<Self, Error> {
+        Ok(Consumer::with_broker(name, broker(url)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_scheme_names_the_known_ones() {
+        let error = broker("nats://user:secret@host").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Scheme);
+        assert!(error.to_string().contains("amqp://"), "{error}");
+        assert!(!format!("{error} {error:?}").contains("secret"));
+    }
+
+    #[test]
+    fn a_url_without_a_scheme_shows_how_to_write_one() {
+        let error = broker("localhost:5672").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().contains("amqp://user"), "{error}");
+    }
+
+    #[cfg(not(feature = "rabbitmq"))]
+    #[test]
+    fn a_scheme_whose_feature_is_off_names_the_feature() {
+        let error = broker("amqp://guest:secret@localhost").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Scheme);
+        assert!(error.to_string().contains("`rabbitmq`"), "{error}");
+    }
+
+    #[cfg(feature = "memory")]
+    #[tokio::test]
+    async fn connecting_is_a_name_and_a_url() {
+        assert!(Consumer::connect("points", "memory://connect-test").await.is_ok());
+    }
+}
