@@ -6,7 +6,7 @@
 long_features() {
   local manifest package feature
   while read -r manifest; do
-    package=$(sed -n '/^\[package\]/,/^\[[^p]/s/^name = "\(.*\)"/\1/p' "$manifest")
+    package=$(awk -F'"' '/^\[/ { on = $0 == "[package]" } on && /^name *=/ { print $2 }' "$manifest")
     check_features "$package" none --no-default-features
     while read -r feature; do
       check_features "$package" "$feature" --no-default-features --features "$feature"
