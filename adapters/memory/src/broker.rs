@@ -12,6 +12,7 @@ use crate::hub::Hub;
 use crate::publisher::MemoryPublisher;
 use crate::settle::Link;
 use crate::source::MemorySource;
+use crate::state::Model;
 
 /// The broker's name in origins, plans and settings.
 pub(crate) const NAME: &str = "memory";
@@ -36,6 +37,11 @@ impl MemoryBroker {
     /// A new broker with a queue for each consumer and topic.
     pub fn queue() -> Self {
         Self { hub: Arc::new(Hub::new(Mode::Queue)) }
+    }
+
+    /// A new broker with a log in this many partitions for each topic, at least one.
+    pub fn log(partitions: u16) -> Self {
+        Self { hub: Arc::new(Hub::new(Mode::Log { partitions: u32::from(partitions.max(1)) })) }
     }
 
     /// The broker of this name, the same one for the whole process. It lives as long as the
@@ -67,6 +73,16 @@ impl MemoryBroker {
     pub fn bind(&self, queue: &str, topic: &str) {
         self.hub.with(|state, _| state.bind(queue, topic));
     }
+
+    /// Makes a topic if it is missing, so that it keeps messages before any consumer comes.
+    /// Nothing on a queue broker, where queues keep messages: see [`bind`](Self::bind).
+    pub fn create_topic(&self, topic: &str) {
+        self.hub.with(|state, _| {
+            if let Model::Log(logs) = &mut state.model {
+                logs.create_topic(topic);
+            }
+        });
+    }
 }
 
 #[async_trait]
@@ -89,7 +105,7 @@ impl Broker for MemoryBroker {
     }
 
     async fn subscribe(&self, consumer: &ConsumerSpec) -> Result<Box<dyn Source>, Error> {
-        let (id, outstanding) = self.hub.with(|state, _| state.attach(consumer))?;
+        let (id, outstanding) = self.hub.with(|state, wakes| state.attach(consumer, wakes))?;
         let settle: Arc<dyn Settle> = Arc::new(Link::new(self.hub.clone(), id));
         Ok(Box::new(MemorySource::new(self.hub.clone(), id, consumer.name.clone(), settle, outstanding)))
     }

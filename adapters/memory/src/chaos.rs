@@ -3,6 +3,7 @@
 use oncemq_core::{Event, Health};
 
 use crate::broker::MemoryBroker;
+use crate::state::Model;
 
 impl MemoryBroker {
     /// Ends every open source of a consumer as a killed process would: what it had out comes
@@ -11,7 +12,7 @@ impl MemoryBroker {
     pub fn crash(&self, consumer: &str) {
         self.hub.with(|state, wakes| {
             for id in state.open_sources(Some(consumer)) {
-                state.detach(id, wakes);
+                state.detach(id, false, wakes);
             }
         });
     }
@@ -19,7 +20,7 @@ impl MemoryBroker {
     /// Loses the next `n` accepts, as if the connection had broken between the hand-off and
     /// the broker: their messages come back flagged as redelivered.
     pub fn lose_acks(&self, n: u64) {
-        self.hub.with(|state, _| state.acks_to_lose = n);
+        self.hub.with(|state, _| state.desk.acks_to_lose = n);
     }
 
     /// Cuts every connection. What is out comes back at once, answers are void, publishing
@@ -30,7 +31,7 @@ impl MemoryBroker {
                 return;
             }
             for id in state.open_sources(None) {
-                state.void(id, false, wakes);
+                state.cut(id, wakes);
                 state.notify(id, Event::Health(Health::Degraded("disconnected".to_owned())), wakes);
             }
         });
@@ -46,6 +47,16 @@ impl MemoryBroker {
                 let Some(epoch) = state.epoch_of(id) else { continue };
                 state.notify(id, Event::Reconnected { epoch }, wakes);
                 state.notify(id, Event::Health(Health::Up), wakes);
+            }
+        });
+    }
+
+    /// Drops the messages of a partition before an offset, as a log's retention does. What
+    /// a group had not reached comes to it as a gap. Nothing on a queue.
+    pub fn expire(&self, topic: &str, partition: u32, before: u64) {
+        self.hub.with(|state, wakes| {
+            if let Model::Log(logs) = &mut state.model {
+                logs.expire(topic, partition, before, wakes);
             }
         });
     }

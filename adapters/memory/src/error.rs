@@ -30,3 +30,10 @@ pub(crate) fn no_queue(queue: &str) -> Error {
 pub(crate) fn other_mode(name: &str, known: Mode, asked: Mode) -> Error {
     Error::new(ErrorKind::Config, format!("the memory broker {name:?} exists as {known:?}, not as {asked:?}"))
 }
+
+pub(crate) fn no_topic(topic: &str) -> Error {
+    Error::new(
+        ErrorKind::Topology,
+        format!("topic {topic} does not exist; declare it, or make it with MemoryBroker::create_topic"),
+    )
+}

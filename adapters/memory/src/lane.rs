@@ -155,9 +155,8 @@ impl Lane {
         self.waiting.peek().map(|Reverse(first)| first.due)
     }
 
-    /// A source is gone: everything it had out or held comes back. Returns how many were
-    /// out.
-    pub(crate) fn void(&mut self, source: SourceId) -> usize {
+    /// A source is gone: everything it had out or held comes back, flagged or as it was.
+    pub(crate) fn void(&mut self, source: SourceId, flag: bool) {
         let mut back = Vec::new();
         for (index, slot) in self.out.iter_mut().enumerate() {
             if let Some(out) = slot.take_if(|out| out.holder.source == source) {
@@ -165,8 +164,7 @@ impl Lane {
                 back.push(out.stored);
             }
         }
-        let count = back.len();
-        self.out_count -= count;
+        self.out_count -= back.len();
         if self.waiting.iter().any(|Reverse(waiting)| waiting.held_by == Some(source)) {
             let (held, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
                 .into_iter()
@@ -174,15 +172,20 @@ impl Lane {
             self.waiting = stay.into();
             back.extend(held.into_iter().map(|Reverse(waiting)| waiting.stored));
         }
-        for stored in back {
-            self.give_back(stored);
+        for mut stored in back {
+            stored.redelivered |= flag;
+            self.returned.insert(stored.place, stored);
         }
-        count
     }
 
     /// Messages that are not done.
     pub(crate) fn left(&self) -> usize {
         self.ready.len() + self.returned.len() + self.waiting.len() + self.out_count
+    }
+
+    /// Those of them that are out.
+    pub(crate) fn out(&self) -> usize {
+        self.out_count
     }
 
     fn take_place(&mut self) -> u64 {

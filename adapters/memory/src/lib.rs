@@ -32,17 +32,23 @@
 //! void, copies and dead letters are made by the rules of the library. It uses no thread, no
 //! random number and tokio's clock, so a test with a paused clock is repeatable.
 
+mod attached;
 mod broker;
 mod chaos;
 mod config;
+mod desk;
 mod error;
+mod groups;
 mod hub;
 mod inspect;
 mod lane;
+mod logs;
+mod part;
 mod publisher;
 mod queues;
 mod settle;
 mod source;
+mod state;
 
 pub use broker::MemoryBroker;
 pub use config::Mode;

@@ -8,8 +8,10 @@ use oncemq_core::{
 };
 use tokio::time::Instant;
 
+use crate::attached::{Attached, Place};
+use crate::desk::Rest;
 use crate::error;
-use crate::hub::{Attached, Clock, Rest, Wakes};
+use crate::hub::{Clock, Wakes};
 use crate::lane::{Holder, Lane};
 use crate::source::SourceId;
 
@@ -85,7 +87,7 @@ impl Queues {
 
     /// Registers a source at its queues and returns them in the order of its
     /// subscriptions.
-    pub(crate) fn attach(&mut self, spec: &ConsumerSpec, id: SourceId) -> Result<Vec<u32>, Error> {
+    pub(crate) fn attach(&mut self, spec: &ConsumerSpec, id: SourceId) -> Result<Vec<Place>, Error> {
         let mut indexes = Vec::new();
         for subscription in &spec.subscriptions {
             let queue = queue_name(&spec.name, &subscription.topic, subscription.queue.as_ref());
@@ -96,7 +98,8 @@ impl Queues {
             queue.sources.push(id);
             queue.single_active |= subscription.ordering == Ordering::Ordered;
         }
-        Ok(indexes)
+        let places = (0..).zip(indexes).map(|(subscription, index)| Place { index, subscription });
+        Ok(places.collect())
     }
 
     pub(crate) fn publish(&mut self, topic: &str, message: &Message, wakes: &mut Wakes) -> Result<(), Error> {
@@ -126,7 +129,7 @@ impl Queues {
         while given < max && idle < source.places.len() {
             source.cursor = (source.cursor + 1) % source.places.len();
             let place = source.places[source.cursor];
-            let queue = &mut self.list[place as usize];
+            let queue = &mut self.list[place.index as usize];
             idle += 1;
             if !queue.is_served(id) {
                 continue;
@@ -134,11 +137,10 @@ impl Queues {
             if queue.lane.next_due().is_some() {
                 queue.lane.promote(clock.now());
             }
-            let subscription = u16::try_from(source.cursor).unwrap_or(u16::MAX);
             for _ in 0..turn_max.min(max - given) {
                 let Some((id, message, redelivered)) = queue.lane.deliver(holder) else { break };
-                let token = Token { epoch: holder.epoch, scope: place, id: id.into() };
-                let facts = Facts::new(subscription, redelivered);
+                let token = Token { epoch: holder.epoch, scope: place.index, id: id.into() };
+                let facts = Facts::new(place.subscription, redelivered);
                 events.push(Event::Delivery(Delivery::new(message, facts, token, settle.clone())));
                 given += 1;
                 idle = 0;
@@ -152,7 +154,7 @@ impl Queues {
         source
             .places
             .iter()
-            .map(|place| &self.list[*place as usize])
+            .map(|place| &self.list[place.index as usize])
             .filter(|queue| queue.is_served(id))
             .filter_map(|queue| queue.lane.next_due())
             .min()
@@ -181,8 +183,8 @@ impl Queues {
     /// it is no longer served.
     pub(crate) fn void(&mut self, id: SourceId, source: &Attached, leave: bool, wakes: &mut Wakes) {
         for place in &source.places {
-            let queue = &mut self.list[*place as usize];
-            queue.lane.void(id);
+            let queue = &mut self.list[place.index as usize];
+            queue.lane.void(id, true);
             if leave {
                 queue.sources.retain(|other| *other != id);
             }
@@ -198,19 +200,19 @@ impl Queues {
         self.list.get(index as usize).map_or(&[], |queue| &queue.sources)
     }
 
-    /// The queues of a consumer with their topics.
-    pub(crate) fn of(&self, consumer: &str) -> impl Iterator<Item = (&str, &Queue)> {
+    pub(crate) fn left(&self, consumer: &str, topic: Option<&str>) -> usize {
         self.consumed
             .iter()
-            .filter(move |((name, _), _)| **name == *consumer)
-            .map(|((_, topic), index)| (&**topic, &self.list[*index as usize]))
+            .filter(|((name, of), _)| **name == *consumer && topic.is_none_or(|topic| topic == &**of))
+            .map(|(_, index)| self.list[*index as usize].lane.left())
+            .sum()
     }
 
     /// Appends messages to the queue of a consumer and topic, and returns whom to wake.
-    pub(crate) fn replay(&mut self, consumer: &str, topic: &str, messages: Vec<Message>) -> &[SourceId] {
+    pub(crate) fn replay(&mut self, consumer: &str, topic: &str, messages: &[Message]) -> &[SourceId] {
         let Some(index) = self.consumed.get(&(consumer.into(), topic.into())) else { return &[] };
         let queue = &mut self.list[*index as usize];
-        for message in &messages {
+        for message in messages {
             queue.lane.push(stamped(message, &queue.origin));
         }
         &queue.sources

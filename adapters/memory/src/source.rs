@@ -12,7 +12,8 @@ use oncemq_core::{Error, Event, Settle, Source};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::error;
-use crate::hub::{Filled, Hub};
+use crate::hub::Hub;
+use crate::state::Filled;
 
 /// Names a source for as long as the broker lives; never given twice.
 pub(crate) type SourceId = u32;
@@ -66,8 +67,8 @@ impl Source for MemorySource {
         events: &mut Vec<Event>,
     ) -> Poll<Result<(), Error>> {
         loop {
-            let filled = self.hub.with(|state, _| {
-                let filled = state.fill(self.id, max, events, &self.settle);
+            let filled = self.hub.with(|state, wakes| {
+                let filled = state.fill(self.id, max, events, &self.settle, wakes);
                 if let Filled::Nothing { .. } = filled {
                     // Under the same lock, so that nothing that comes next is missed.
                     state.sleep(self.id, cx.waker());
@@ -96,7 +97,7 @@ impl Source for MemorySource {
     }
 
     async fn close(&mut self, _limit: Duration) -> Result<(), Error> {
-        self.hub.with(|state, wakes| state.detach(self.id, wakes));
+        self.hub.with(|state, wakes| state.detach(self.id, true, wakes));
         self.timer = None;
         Ok(())
     }
@@ -104,6 +105,6 @@ impl Source for MemorySource {
 
 impl Drop for MemorySource {
     fn drop(&mut self) {
-        self.hub.with(|state, wakes| state.detach(self.id, wakes));
+        self.hub.with(|state, wakes| state.detach(self.id, false, wakes));
     }
 }
