@@ -1,0 +1,73 @@
+//! Removing what is older than the retention, a little at a time.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use oncemq_core::Error;
+use tokio::sync::oneshot;
+
+use crate::dialect::{Dialect, Value};
+use crate::error::store;
+use crate::inbox::{Inbox, Inner};
+
+/// Between two looks while nothing is expired.
+const PAUSE: Duration = Duration::from_secs(60);
+/// Between two full steps at least. Claims come first: the purge takes a tenth of the time.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const SHARE: u32 = 9;
+
+impl<DB: Dialect> Inbox<DB> {
+    /// Removes one step's worth of expired rows, in a transaction of its own, and says how
+    /// many it was. 0 means that nothing is expired, or that another process is at it. Age
+    /// is measured by the database's clock.
+    ///
+    /// # Errors
+    /// The database does not answer, or the account may not delete.
+    pub async fn purge(&self) -> Result<u64, Error> {
+        let age = i64::try_from(self.inner.retention.as_micros()).unwrap_or(i64::MAX);
+        let batch = Value::Int(self.inner.batch.into());
+        let mut removed = 0;
+        for sql in [&self.inner.statements.purge_done, &self.inner.statements.purge_notes] {
+            let values = vec![Value::Int(age), batch.clone()];
+            let (_, rows) = self.aside(sql, values).await.map_err(|e| store("remove expired rows", e))?;
+            removed += rows;
+        }
+        Ok(removed)
+    }
+}
+
+/// Looks after an inbox until its last clone is gone or its pool is closed.
+pub(crate) fn keep<DB: Dialect>(inner: &Arc<Inner<DB>>, over: oneshot::Receiver<()>, purges: bool) {
+    let weak = Arc::downgrade(inner);
+    let mut closed = inner.pool.close_event();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = over => {}
+            () = &mut closed => {
+                // Closing a pool waits for all its connections, also for the parked ones.
+                if let Some(inner) = weak.upgrade() {
+                    inner.forget_lanes();
+                }
+            }
+            () = purge(weak.clone(), purges) => {}
+        }
+    });
+}
+
+async fn purge<DB: Dialect>(weak: Weak<Inner<DB>>, purges: bool) {
+    if !purges {
+        return std::future::pending().await;
+    }
+    loop {
+        let Some(inner) = weak.upgrade() else { return };
+        let batch = inner.batch;
+        let started = Instant::now();
+        let removed = Inbox { inner }.purge().await;
+        let pause = match removed {
+            Ok(rows) if rows >= u64::from(batch) => (started.elapsed() * SHARE).max(PAUSE_MIN),
+            // A store that does not answer is the consumer's to report; here it only waits.
+            Ok(_) | Err(_) => PAUSE,
+        };
+        tokio::time::sleep(pause).await;
+    }
+}

@@ -1,0 +1,128 @@
+//! Tables and statements on SQLite.
+
+use sqlx::{Connection, Pool, Sqlite};
+
+use crate::dialect::Statements;
+use crate::execute::plain;
+use crate::names::Names;
+use crate::notes::Aside;
+use crate::schema::{OLDEST_READER, VERSION};
+
+/// Microseconds since 1970, UTC, by the machine that holds the file.
+const NOW: &str = "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+/// A note's columns, in the order that is read.
+const NOTE: &str = "failed_class, failed_reason, failed_at, attempts, marks";
+
+pub(super) fn ddl(names: &Names) -> Vec<String> {
+    let (inbox, note, version) = (names.inbox(), names.note(), names.version());
+    let (note_bare, inbox_bare) = (names.index("inbox_note"), names.index("inbox"));
+    let in_schema = |index: &str| names.table(index);
+    vec![
+        format!(
+            "CREATE TABLE IF NOT EXISTS {inbox} (
+  k BLOB NOT NULL PRIMARY KEY,
+  consumer TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  key_text TEXT NOT NULL,
+  message_id TEXT,
+  origin TEXT NOT NULL,
+  body BLOB NOT NULL,
+  conflict BLOB,
+  outcome TEXT,
+  done_at INTEGER NOT NULL
+) WITHOUT ROWID"
+        ),
+        format!("CREATE INDEX IF NOT EXISTS {} ON {inbox_bare} (done_at)", in_schema("inbox_done_at")),
+        format!(
+            "CREATE TABLE IF NOT EXISTS {note} (
+  d BLOB NOT NULL PRIMARY KEY,
+  k BLOB,
+  consumer TEXT,
+  kind TEXT,
+  key_text TEXT,
+  failed_class TEXT,
+  failed_reason TEXT,
+  failed_at INTEGER,
+  attempts INTEGER NOT NULL DEFAULT 0,
+  marks INTEGER NOT NULL DEFAULT 0,
+  touched_at INTEGER NOT NULL
+) WITHOUT ROWID"
+        ),
+        format!(
+            "CREATE INDEX IF NOT EXISTS {} ON {note_bare} (touched_at)",
+            in_schema("inbox_note_touched_at")
+        ),
+        format!(
+            "CREATE TABLE IF NOT EXISTS {version} (
+  id INTEGER NOT NULL PRIMARY KEY,
+  version INTEGER NOT NULL,
+  oldest_reader INTEGER NOT NULL
+)"
+        ),
+        format!("INSERT OR IGNORE INTO {version} VALUES (1, {VERSION}, {OLDEST_READER})"),
+    ]
+}
+
+pub(super) async fn create(pool: &Pool<Sqlite>, names: &Names) -> Result<(), sqlx::Error> {
+    let mut aside = Aside::<Sqlite>::take(pool).await?;
+    let mut tx = aside.conn()?.begin_with("BEGIN IMMEDIATE").await?;
+    for statement in ddl(names) {
+        plain::<Sqlite>(&mut tx, statement).await?;
+    }
+    tx.commit().await?;
+    aside.done();
+    Ok(())
+}
+
+pub(super) fn columns(names: &Names, table: &str) -> String {
+    let schema = names.schema().unwrap_or("main");
+    format!("SELECT name FROM pragma_table_info({}, {})", literal(&names.bare(table)), literal(schema))
+}
+
+pub(super) fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+pub(super) fn statements(names: &Names) -> Statements {
+    let (inbox, note) = (names.inbox(), names.note());
+    let touch = format!("touched_at = {NOW}");
+    Statements {
+        claim: format!(
+            "INSERT INTO {inbox} (k, consumer, kind, key_text, message_id, origin, body, conflict, done_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, {NOW}) ON CONFLICT (k) DO NOTHING RETURNING 1"
+        )
+        .into(),
+        done: format!("SELECT body, conflict, outcome FROM {inbox} WHERE k = $1").into(),
+        note: format!("SELECT {NOTE} FROM {note} WHERE d = $1").into(),
+        mark: format!(
+            "INSERT INTO {note} (d, marks, touched_at) VALUES ($1, 1, {NOW})
+ON CONFLICT (d) DO UPDATE SET marks = marks + 1, {touch} RETURNING {NOTE}"
+        )
+        .into(),
+        unmark: format!("UPDATE {note} SET marks = max(marks - $2, 0), {touch} WHERE d = $1").into(),
+        charge: format!(
+            "INSERT INTO {note} (d, attempts, touched_at) VALUES ($1, $2, {NOW})
+ON CONFLICT (d) DO UPDATE SET attempts = max(attempts, excluded.attempts), {touch}"
+        )
+        .into(),
+        fail: format!(
+            "INSERT INTO {note} (d, k, consumer, kind, failed_class, failed_reason, key_text, failed_at, touched_at)
+SELECT $1, $2, $3, $4, $5, $6, $7, {NOW}, {NOW} WHERE NOT EXISTS (SELECT 1 FROM {inbox} WHERE k = $2)
+ON CONFLICT (d) DO UPDATE SET k = excluded.k, consumer = excluded.consumer, kind = excluded.kind,
+key_text = excluded.key_text, failed_class = excluded.failed_class,
+failed_reason = excluded.failed_reason, failed_at = excluded.failed_at, {touch}"
+        )
+        .into(),
+        purge_done: format!(
+            "DELETE FROM {inbox} WHERE k IN
+(SELECT k FROM {inbox} WHERE done_at < {NOW} - $1 ORDER BY done_at LIMIT $2)"
+        )
+        .into(),
+        purge_notes: format!(
+            "DELETE FROM {note} WHERE d IN
+(SELECT d FROM {note} WHERE touched_at < {NOW} - $1 ORDER BY touched_at LIMIT $2)"
+        )
+        .into(),
+        finish: format!("UPDATE {inbox} SET outcome = $2 WHERE k = $1 AND outcome IS NULL").into(),
+    }
+}

@@ -1,0 +1,14 @@
+//! The inbox on SQLite files.
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test program: what goes wrong ends the test"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod support;
+
+mod basics;
