@@ -1,6 +1,7 @@
 //! What users write: handlers, and how payloads become their argument.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
@@ -58,13 +59,17 @@ where
 #[derive(Debug, Clone)]
 pub struct Context {
     message: Message,
-    key: Option<KeyValue>,
+    key: Option<Arc<KeyValue>>,
     attempt: u32,
 }
 
 impl Context {
     /// A context, for stores that lend it and for tests of handlers.
     pub fn new(message: Message, key: Option<KeyValue>, attempt: u32) -> Self {
+        Self::shared(message, key.map(Arc::new), attempt)
+    }
+
+    pub(crate) fn shared(message: Message, key: Option<Arc<KeyValue>>, attempt: u32) -> Self {
         Self { message, key, attempt }
     }
 
@@ -75,7 +80,7 @@ impl Context {
 
     /// The idempotency key, if one was asked for and found.
     pub fn key(&self) -> Option<&KeyValue> {
-        self.key.as_ref()
+        self.key.as_deref()
     }
 
     /// Which charged run this is, from 1.

@@ -4,9 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
 
 use crate::runtime::{Job, Outcome, TopicEnv};
-use crate::{Error, RecordFacts};
+use crate::{Ack, Delivery, Error, RecordFacts};
 
 /// A handler together with what guards it, ready to be put on a topic.
 ///
@@ -44,40 +45,35 @@ pub trait Route: Send + Sync + 'static {
 /// The runs of one worker on one topic.
 #[doc(hidden)]
 pub trait Runner: Send {
+    /// How long a pending run may take, if the worker is to watch it. A route that must
+    /// clean up after a run watches its own.
+    fn limit(&self) -> Option<Duration>;
+
     /// Puts a run into a free place and returns the place.
     fn start(&mut self, job: Job) -> u32;
 
     /// Polls the run at a place. A finished run leaves its place free.
-    fn poll(&mut self, place: u32, cx: &mut TaskContext<'_>) -> Poll<Outcome>;
+    fn poll(&mut self, place: u32, delivery: &Delivery, cx: &mut TaskContext<'_>) -> Poll<Outcome>;
+
+    /// Drops the run at a place because its time is up.
+    fn expire(&mut self, place: u32, delivery: &Delivery) -> Outcome;
 
     /// Drops the run at a place.
     fn cancel(&mut self, place: u32);
 }
 
 /// Futures of one type in reused boxes: after warm-up a run costs no allocation.
-pub(crate) struct Runs<S, F> {
-    start: S,
+pub(crate) struct Places<F> {
     places: Vec<Pin<Box<Option<F>>>>,
     free: Vec<u32>,
 }
 
-impl<S, F> Runs<S, F>
-where
-    S: Fn(Job) -> F + Send,
-    F: Future<Output = Outcome> + Send,
-{
-    pub(crate) fn new(start: S) -> Self {
-        Self { start, places: Vec::new(), free: Vec::new() }
+impl<F: Future> Places<F> {
+    pub(crate) fn new() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
     }
-}
 
-impl<S, F> Runner for Runs<S, F>
-where
-    S: Fn(Job) -> F + Send,
-    F: Future<Output = Outcome> + Send,
-{
-    fn start(&mut self, job: Job) -> u32 {
-        let run = (self.start)(job);
+    pub(crate) fn start(&mut self, run: F) -> u32 {
         if let Some(place) = self.free.pop() {
             self.places[place as usize].as_mut().set(Some(run));
             return place;
@@ -86,23 +82,66 @@ where
         u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
     }
 
-    fn poll(&mut self, place: u32, cx: &mut TaskContext<'_>) -> Poll<Outcome> {
+    pub(crate) fn poll(&mut self, place: u32, cx: &mut TaskContext<'_>) -> Poll<F::Output> {
         let mut run = self.places[place as usize].as_mut();
         let Some(future) = run.as_mut().as_pin_mut() else {
             // A waker that outlived its run.
             return Poll::Pending;
         };
-        let outcome = std::task::ready!(future.poll(cx));
+        let output = std::task::ready!(future.poll(cx));
         run.set(None);
         self.free.push(place);
-        Poll::Ready(outcome)
+        Poll::Ready(output)
     }
 
-    fn cancel(&mut self, place: u32) {
+    pub(crate) fn cancel(&mut self, place: u32) {
         let mut run = self.places[place as usize].as_mut();
         if run.is_some() {
             run.set(None);
             self.free.push(place);
         }
+    }
+}
+
+/// Runs that come to their outcome by themselves, their time included.
+pub(crate) struct Runs<S, F> {
+    start: S,
+    places: Places<F>,
+}
+
+impl<S, F> Runs<S, F>
+where
+    S: Fn(Job) -> F + Send,
+    F: Future<Output = Outcome> + Send,
+{
+    pub(crate) fn new(start: S) -> Self {
+        Self { start, places: Places::new() }
+    }
+}
+
+impl<S, F> Runner for Runs<S, F>
+where
+    S: Fn(Job) -> F + Send,
+    F: Future<Output = Outcome> + Send,
+{
+    fn limit(&self) -> Option<Duration> {
+        None
+    }
+
+    fn start(&mut self, job: Job) -> u32 {
+        self.places.start((self.start)(job))
+    }
+
+    fn poll(&mut self, place: u32, _delivery: &Delivery, cx: &mut TaskContext<'_>) -> Poll<Outcome> {
+        self.places.poll(place, cx)
+    }
+
+    fn expire(&mut self, place: u32, _delivery: &Delivery) -> Outcome {
+        self.cancel(place);
+        Outcome::new(Ack::Release)
+    }
+
+    fn cancel(&mut self, place: u32) {
+        self.places.cancel(place);
     }
 }

@@ -8,6 +8,7 @@
 //! A few long-lived worker tasks; no task and no allocation for a ready message.
 
 mod counters;
+mod deadlines;
 mod gate;
 mod guard;
 mod intake;
@@ -77,8 +78,12 @@ impl TopicEnv {
 pub struct Job {
     pub(crate) message: Message,
     pub(crate) facts: Facts,
-    pub(crate) key: Option<Result<KeyValue, NoKey>>,
+    pub(crate) key: Option<Found>,
 }
+
+/// What the search for a key came to. Boxed: most of the time a message waits in memory it
+/// is only carried along.
+pub(crate) type Found = Box<Result<Arc<KeyValue>, NoKey>>;
 
 /// What a run came to.
 #[doc(hidden)]
@@ -111,7 +116,7 @@ impl Outcome {
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) delivery: Delivery,
-    pub(crate) key: Option<Result<KeyValue, NoKey>>,
+    pub(crate) key: Option<Found>,
     /// The hash of the order key; `None` if nothing orders the message.
     pub(crate) order: Option<u64>,
 }

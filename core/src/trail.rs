@@ -69,6 +69,11 @@ impl TrailId {
         Self(bytes)
     }
 
+    /// A number that differs between messages, to spread them over time.
+    pub(crate) fn seed(&self) -> u64 {
+        self.0.iter().take(8).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
+    }
+
     fn parse(text: &str) -> Option<Self> {
         if text.len() != 64 || !text.is_ascii() {
             return None;

@@ -202,8 +202,8 @@ impl<R: Record, H, C> Running<R, H, C> {
         entry.message_id = job.message.id().map(str::to_owned);
         let mut missing = None;
         let mut key_problem = None;
-        match job.key {
-            Some(Ok(key)) => entry.key = Some(key),
+        match job.key.map(|found| *found) {
+            Some(Ok(key)) => entry.key = Some(Arc::unwrap_or_clone(key)),
             Some(Err(NoKey::Unreadable(why))) => key_problem = Some(why),
             Some(Err(NoKey::Missing(why))) => missing = Some(why),
             None => missing = Some("the topic declares none".into()),
@@ -475,10 +475,7 @@ impl<R: Record, H, C> Running<R, H, C> {
 
     /// A number that differs between messages and attempts.
     fn seed(&self) -> u64 {
-        let id = self.entry.trail.id.as_bytes();
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&id[..8]);
-        u64::from_be_bytes(bytes).wrapping_add(u64::from(self.entry.trail.attempt))
+        self.entry.trail.id.seed().wrapping_add(u64::from(self.entry.trail.attempt))
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::mailbox::{Mail, SharedQueue};
 use super::worker::WorkerShared;
-use super::{Gate, Item, TopicEnv};
+use super::{Found, Gate, Item, TopicEnv};
 use crate::key::Document;
 use crate::{Delivery, Error, Event, Health, Scope, Source};
 
@@ -146,7 +146,8 @@ impl Intake {
         self.taken += 1;
         self.taken_bytes += u64::try_from(delivery.message().size()).unwrap_or(u64::MAX);
         let mut document = Document::default();
-        let key = topic.key.as_ref().map(|key| key.find(delivery.message(), &mut document));
+        let key: Option<Found> =
+            topic.key.as_ref().map(|key| Box::new(key.find(delivery.message(), &mut document).map(Arc::new)));
         let order = order_of(topic, &delivery, key.as_ref(), &mut document);
         let item = Item { delivery, key, order };
         match order {
@@ -226,7 +227,7 @@ impl Intake {
 fn order_of(
     topic: &TopicEnv,
     delivery: &Delivery,
-    key: Option<&Result<crate::KeyValue, crate::key::NoKey>>,
+    key: Option<&Found>,
     document: &mut Document,
 ) -> Option<u64> {
     let message = delivery.message();
@@ -238,7 +239,7 @@ fn order_of(
     if let Some(record_key) = message.key() {
         return Some(hash(subscription, record_key));
     }
-    key.and_then(|key| key.as_ref().ok()).map(|key| hash(subscription, key.as_bytes()))
+    key.and_then(|key| key.as_ref().as_ref().ok()).map(|key| hash(subscription, key.as_bytes()))
 }
 
 fn hash(subscription: u16, bytes: &[u8]) -> u64 {

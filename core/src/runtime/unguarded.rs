@@ -5,6 +5,8 @@ use std::marker::PhantomData;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 
@@ -12,8 +14,10 @@ use super::settle::ack_of;
 use super::{Job, Outcome, Tally, TopicEnv};
 use crate::fate::{Findings, MessageFate, Run, fate};
 use crate::retry::jittered;
-use crate::route::{Route, Runner, Runs};
-use crate::{Class, Codec, Context, Error, Failure, Handler, Ordering, RecordFacts};
+use crate::route::{Places, Route, Runner, Runs};
+use crate::{
+    Ack, Class, Codec, Context, Delivery, Error, Facts, Failure, Handler, Message, Ordering, RecordFacts,
+};
 
 /// A handler without a guard: it runs for every delivery.
 pub(crate) struct Unguarded<H, M, C> {
@@ -43,46 +47,138 @@ where
     }
 
     fn runner(self: Arc<Self>, topic: Arc<TopicEnv>) -> Box<dyn Runner> {
-        Box::new(Runs::new(move |job| handle(self.handler.clone(), self.codec.clone(), topic.clone(), job)))
+        match topic.ordering {
+            Ordering::Free => Box::new(FreeRuns {
+                start: move |attempt, job| call(self.handler.clone(), self.codec.clone(), attempt, job),
+                places: Places::new(),
+                topic,
+            }),
+            Ordering::Ordered => Box::new(Runs::new(move |job| {
+                in_order(self.handler.clone(), self.codec.clone(), topic.clone(), job)
+            })),
+        }
     }
 }
 
-async fn handle<H, M, C>(handler: Arc<H>, codec: Arc<C>, topic: Arc<TopicEnv>, job: Job) -> Outcome
+/// One call of the handler, contained against panics.
+async fn call<H, M, C>(handler: Arc<H>, codec: Arc<C>, attempt: u32, job: Job) -> Result<(), Ended>
 where
     H: Handler<Context, M>,
     M: Send + 'static,
     C: Codec<M>,
 {
-    let mut attempt = topic.attempts(&job.message, job.facts);
-    let key = job.key.and_then(Result::ok);
+    let cx = Context::shared(job.message, job.key.and_then(|found| found.ok()), attempt);
+    let call = async move {
+        let decoded = codec.decode(cx.message()).map_err(Ended::Undecodable)?;
+        handler.call(cx, decoded).await.map_err(Ended::Failed)
+    };
+    let contained = AssertUnwindSafe(call).catch_unwind();
+    contained.await.unwrap_or_else(|panic| Err(Ended::Panicked(panic_text(&*panic))))
+}
+
+/// Runs whose failures go to the broker's rungs. Small: everything but the call itself is
+/// looked up from the delivery when the run is over.
+struct FreeRuns<S, F> {
+    start: S,
+    places: Places<F>,
+    topic: Arc<TopicEnv>,
+}
+
+impl<S, F> FreeRuns<S, F> {
+    fn outcome(&self, ended: Result<(), Ended>, delivery: &Delivery) -> Outcome {
+        match ended {
+            Ok(()) => Outcome::new(Ack::Accept),
+            Err(ended) => {
+                let attempt = self.topic.attempts(delivery.message(), delivery.facts()).saturating_add(1);
+                Decided::new(ended, attempt, &self.topic).outcome(
+                    delivery.message(),
+                    delivery.facts(),
+                    &self.topic,
+                )
+            }
+        }
+    }
+}
+
+impl<S, F> Runner for FreeRuns<S, F>
+where
+    S: Fn(u32, Job) -> F + Send,
+    F: Future<Output = Result<(), Ended>> + Send,
+{
+    fn limit(&self) -> Option<Duration> {
+        Some(self.topic.timeout)
+    }
+
+    fn start(&mut self, job: Job) -> u32 {
+        let attempt = self.topic.attempts(&job.message, job.facts).saturating_add(1);
+        self.places.start((self.start)(attempt, job))
+    }
+
+    fn poll(&mut self, place: u32, delivery: &Delivery, cx: &mut TaskContext<'_>) -> Poll<Outcome> {
+        let ended = std::task::ready!(self.places.poll(place, cx));
+        Poll::Ready(self.outcome(ended, delivery))
+    }
+
+    fn expire(&mut self, place: u32, delivery: &Delivery) -> Outcome {
+        self.places.cancel(place);
+        self.outcome(Err(Ended::Failed(timed_out(self.topic.timeout))), delivery)
+    }
+
+    fn cancel(&mut self, place: u32) {
+        self.places.cancel(place);
+    }
+}
+
+/// A run whose ladder waits in place: later messages of the key queue behind it.
+async fn in_order<H, M, C>(handler: Arc<H>, codec: Arc<C>, topic: Arc<TopicEnv>, job: Job) -> Outcome
+where
+    H: Handler<Context, M>,
+    M: Send + 'static,
+    C: Codec<M>,
+{
+    let Job { message, facts, key } = job;
+    let mut attempt = topic.attempts(&message, facts);
+    let key = key.and_then(|found| found.ok());
     loop {
         attempt = attempt.saturating_add(1);
-        let message = &job.message;
-        let key = key.clone();
-        let call = async {
-            let decoded = codec.decode(message).map_err(Ended::Undecodable)?;
-            let cx = Context::new(message.clone(), key, attempt);
-            handler.call(cx, decoded).await.map_err(Ended::Failed)
-        };
-        let ended = match tokio::time::timeout(topic.timeout, AssertUnwindSafe(call).catch_unwind()).await {
-            Ok(Ok(Ok(()))) => return Outcome::new(crate::Ack::Accept),
-            Ok(Ok(Err(ended))) => ended,
-            Ok(Err(panic)) => Ended::Panicked(panic_text(&*panic)),
+        let job = Job { message: message.clone(), facts, key: key.clone().map(|key| Box::new(Ok(key))) };
+        let run = call(handler.clone(), codec.clone(), attempt, job);
+        let ended = match tokio::time::timeout(topic.timeout, run).await {
+            Ok(Ok(())) => return Outcome::new(Ack::Accept),
+            Ok(Err(ended)) => ended,
             Err(_) => Ended::Failed(timed_out(topic.timeout)),
         };
+        let decided = Decided::new(ended, attempt, &topic);
+        let MessageFate::Retry(delay) = decided.fate else {
+            return decided.outcome(&message, facts, &topic);
+        };
+        let id = topic.trail(&message, facts).id;
+        tokio::time::sleep(jittered(delay, id.seed().wrapping_add(u64::from(attempt)))).await;
+    }
+}
+
+/// What follows from a run that did not succeed.
+struct Decided {
+    fate: MessageFate,
+    class: Class,
+    reason: String,
+    attempt: u32,
+    panicked: bool,
+}
+
+impl Decided {
+    fn new(ended: Ended, attempt: u32, topic: &TopicEnv) -> Self {
         let mut found = Findings { attempt, ..Findings::default() };
         let (class, reason) = ended.describe(&mut found);
-        let end = fate(&found, &topic.policy);
-        if let (MessageFate::Retry(delay), Ordering::Ordered) = (end.message, topic.ordering) {
-            // The ladder waits in place: later messages of the key queue behind this run.
-            let seed = u64::from(attempt) ^ job.message.body().as_ptr() as u64;
-            tokio::time::sleep(jittered(delay, seed)).await;
-            continue;
-        }
-        let mut trail = topic.trail(&job.message, job.facts);
-        trail.attempt = attempt;
-        let tally = Tally { panicked: matches!(found.run, Some(Run::Panicked)), ..Tally::default() };
-        return Outcome { ack: ack_of(end.message, trail, class, &reason), tally };
+        let fate = fate(&found, &topic.policy).message;
+        Self { fate, class, reason, attempt, panicked: found.run == Some(Run::Panicked) }
+    }
+
+    fn outcome(self, message: &Message, facts: Facts, topic: &TopicEnv) -> Outcome {
+        let mut trail = topic.trail(message, facts);
+        trail.attempt = self.attempt;
+        let tally = Tally { panicked: self.panicked, ..Tally::default() };
+        Outcome { ack: ack_of(self.fate, trail, self.class, &self.reason), tally }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::counters::Counters;
+use super::deadlines::Deadlines;
 use super::keys::{Keys, Turn};
 use super::mailbox::{Mail, Mailbox, SharedQueue};
 use super::settle::{after_panic, settle};
@@ -32,9 +33,9 @@ pub(crate) struct WorkerShared {
 /// the place then is polled once for nothing.
 #[derive(Debug)]
 struct PlaceWaker {
+    worker: Arc<WorkerShared>,
     place: u32,
     queued: AtomicBool,
-    worker: Arc<WorkerShared>,
 }
 
 impl Wake for PlaceWaker {
@@ -69,6 +70,7 @@ pub(crate) struct Worker {
     wakers: Vec<(Arc<PlaceWaker>, Waker)>,
     free: Vec<u32>,
     keys: Keys,
+    deadlines: Deadlines,
     running: usize,
     stopping: bool,
     shared: Arc<WorkerShared>,
@@ -86,6 +88,7 @@ impl Worker {
             wakers: Vec::new(),
             free: Vec::new(),
             keys: Keys::default(),
+            deadlines: Deadlines::default(),
             running: 0,
             stopping: false,
             shared,
@@ -183,6 +186,9 @@ impl Worker {
                 }
                 self.places[place as usize] = Place::Running { delivery, run, order };
                 self.running += 1;
+                if let Some(limit) = self.topics[topic].runner.limit() {
+                    self.deadlines.arm(limit, place, self.running);
+                }
                 None
             }
         }
@@ -201,21 +207,40 @@ impl Worker {
         let topic = usize::from(delivery.facts().subscription);
         match self.poll_run(topic, run, place, &delivery) {
             Poll::Pending => self.places[place as usize] = Place::Running { delivery, run, order },
-            Poll::Ready(outcome) => {
-                self.running -= 1;
-                self.free.push(place);
-                settle(delivery, outcome, &self.shared.counters);
-                if let Some(next) = order.and_then(|order| self.next_of(order)) {
-                    self.begin(next);
-                }
-            }
+            Poll::Ready(outcome) => self.finish(place, delivery, order, outcome),
+        }
+    }
+
+    /// Settles a run that was pending and starts the next delivery of its key.
+    fn finish(&mut self, place: u32, delivery: Delivery, order: Option<u64>, outcome: super::Outcome) {
+        self.running -= 1;
+        self.deadlines.disarm(place);
+        self.free.push(place);
+        settle(delivery, outcome, &self.shared.counters);
+        if let Some(next) = order.and_then(|order| self.next_of(order)) {
+            self.begin(next);
+        }
+    }
+
+    /// Ends the runs whose time is up.
+    fn expire(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(place) = self.deadlines.poll_due(cx) {
+            let slot = &mut self.places[place as usize];
+            let Place::Running { delivery, run, order } = std::mem::replace(slot, Place::Free) else {
+                continue;
+            };
+            let topic = usize::from(delivery.facts().subscription);
+            let Topic { env, runner } = &mut self.topics[topic];
+            let expired = catch_unwind(AssertUnwindSafe(|| runner.expire(run, &delivery)));
+            let outcome = expired.unwrap_or_else(|_| after_panic(env, delivery.message(), delivery.facts()));
+            self.finish(place, delivery, order, outcome);
         }
     }
 
     fn poll_run(&mut self, topic: usize, run: u32, place: u32, delivery: &Delivery) -> Poll<super::Outcome> {
         let Topic { env, runner } = &mut self.topics[topic];
         let mut cx = Context::from_waker(&self.wakers[place as usize].1);
-        match catch_unwind(AssertUnwindSafe(|| runner.poll(run, &mut cx))) {
+        match catch_unwind(AssertUnwindSafe(|| runner.poll(run, delivery, &mut cx))) {
             Ok(poll) => poll,
             Err(_) => {
                 // The run was half dropped; what is left of it must not end the worker.
@@ -314,6 +339,7 @@ impl Future for Worker {
         let worker = &mut *self;
         worker.read_mail();
         worker.poll_ready();
+        worker.expire(cx);
         let more = worker.take_shared();
         if worker.stopping && worker.running == 0 {
             return Poll::Ready(());

@@ -83,7 +83,8 @@ fn random_histories_lose_nothing_and_double_nothing() {
 
 #[test]
 fn a_message_that_kills_its_process_ends_in_the_dead_letters() {
-    for broker in [MemoryBroker::queue()] {
+    {
+        let broker = MemoryBroker::queue();
         in_virtual_time(async {
             let orders: Vec<_> = (0..6)
                 .map(|i| Order { id: format!("o{i}"), fate: if i == 2 { Fate::Kills } else { Fate::Good } })
