@@ -53,3 +53,8 @@ fn every_step(broker: fn() -> MemoryBroker) {
 fn sh3_death_at_every_step_on_a_queue() {
     every_step(MemoryBroker::queue);
 }
+
+#[test]
+fn sh3_death_at_every_step_on_a_log() {
+    every_step(|| MemoryBroker::log(2));
+}

@@ -39,7 +39,10 @@ fn messages(orders: &[Order], rng: &mut Rng) -> Vec<Message> {
 
 async fn history(seed: u64) {
     let mut rng = Rng::new(seed);
-    let broker = MemoryBroker::queue();
+    let broker = match rng.below(3) {
+        0 | 1 => MemoryBroker::queue(),
+        _ => MemoryBroker::log(1 + u16::try_from(rng.below(4)).unwrap()),
+    };
     let faults = Faults {
         lost_commits: rng.below(15),
         deadlocks: rng.below(15),
@@ -83,8 +86,7 @@ fn random_histories_lose_nothing_and_double_nothing() {
 
 #[test]
 fn a_message_that_kills_its_process_ends_in_the_dead_letters() {
-    {
-        let broker = MemoryBroker::queue();
+    for broker in [MemoryBroker::queue(), MemoryBroker::log(2)] {
         in_virtual_time(async {
             let orders: Vec<_> = (0..6)
                 .map(|i| Order { id: format!("o{i}"), fate: if i == 2 { Fate::Kills } else { Fate::Good } })
