@@ -112,9 +112,16 @@ impl Intake {
         tokio::select! {
             biased;
             polled = poll_fn(|cx| {
-                // At each poll anew: a settlement is what wakes the task when it was full.
-                let room = if open { self.room() } else { 0 };
-                self.source.poll_events(cx, room, &mut self.events)
+                loop {
+                    // At each poll anew: a settlement is what wakes the task when it was full.
+                    let room = if open { self.room() } else { 0 };
+                    let polled = self.source.poll_events(cx, room, &mut self.events);
+                    // A place that became free before the source kept the waker woke nobody.
+                    if open && room == 0 && polled.is_pending() && self.room() > 0 {
+                        continue;
+                    }
+                    return polled;
+                }
             }) => polled?,
             () = changed => {}
         }
