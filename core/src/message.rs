@@ -51,18 +51,29 @@ pub struct Origin {
     pub partition: Option<i32>,
     /// The offset in the partition, on brokers that have them.
     pub offset: Option<i64>,
+    /// Names the place where the message was stored first, on brokers whose own retry
+    /// stores it again at another partition and offset (RocketMQ's origin message id). Such
+    /// an adapter sets it on every delivery, the first included: it then names the message
+    /// in the place of partition and offset.
+    pub first_stored: Option<Arc<str>>,
 }
 
 impl Origin {
     /// A place without partition and offset.
     pub fn new(broker: impl Into<Arc<str>>, topic: impl Into<Arc<str>>) -> Self {
-        Self { broker: broker.into(), topic: topic.into(), partition: None, offset: None }
+        Self { broker: broker.into(), topic: topic.into(), partition: None, offset: None, first_stored: None }
     }
 
     /// The same place at a partition and an offset.
     pub fn at(mut self, partition: i32, offset: i64) -> Self {
         self.partition = Some(partition);
         self.offset = Some(offset);
+        self
+    }
+
+    /// The same place, with the name of the one where the message was stored first.
+    pub fn first_stored(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.first_stored = Some(name.into());
         self
     }
 }
@@ -72,6 +83,9 @@ impl fmt::Display for Origin {
         write!(f, "{}/{}", self.broker, self.topic)?;
         if let (Some(partition), Some(offset)) = (self.partition, self.offset) {
             write!(f, "/{partition}@{offset}")?;
+        }
+        if let Some(name) = &self.first_stored {
+            write!(f, " first stored as {name}")?;
         }
         Ok(())
     }

@@ -123,7 +123,8 @@ pub struct Trail {
 /// Whether a position (log) or the content (queue) names a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// Partition and offset of the origin. `epoch` separates a topic from one that was
+    /// Partition and offset of the origin, or where it has one the name of the place where
+    /// the message was stored first. `epoch` separates a topic from one that was
     /// deleted and created again under the same name.
     Position {
         /// The declared epoch of the topic; 0 unless it was recreated.
@@ -241,8 +242,15 @@ fn fresh_id(
     part(consumer.as_bytes());
     part(kind.as_bytes());
     let origin = message.origin();
-    match (identity, origin.partition, origin.offset) {
-        (Identity::Position { epoch }, Some(partition), Some(offset)) => {
+    match (identity, &origin.first_stored, origin.partition, origin.offset) {
+        (Identity::Position { epoch }, Some(name), _, _) => {
+            part(b"first stored");
+            part(name.as_bytes());
+            part(&epoch.to_be_bytes());
+            // Tools that replay a dead letter keep the name; the replay is a new message.
+            part(dead_letter.unwrap_or_default().as_bytes());
+        }
+        (Identity::Position { epoch }, None, Some(partition), Some(offset)) => {
             part(b"position");
             part(origin.topic.as_bytes());
             part(&partition.to_be_bytes());
@@ -347,6 +355,32 @@ mod tests {
         assert_eq!(at(1, 0), at(1, 0));
         assert_ne!(at(1, 0), at(2, 0));
         assert_ne!(at(1, 0), at(1, 1));
+    }
+
+    #[test]
+    fn sent_back_by_the_broker_to_another_place_it_is_the_same_message() {
+        let stored = |topic: &str, offset, first| {
+            let origin = Origin::new("rocketmq", topic).at(0, offset).first_stored(first);
+            let (consumer, kind) = names();
+            let message = Message::from(Parts { origin, ..Parts::default() });
+            Trail::read(&message, &consumer, &kind, Identity::Position { epoch: 0 })
+        };
+        let first = stored("orders", 7, "7F00");
+        assert_eq!(first.id, stored("%RETRY%points", 1, "7F00").id);
+        assert_ne!(first.id, stored("orders", 7, "7F01").id);
+        assert_eq!(first.origin, "rocketmq/orders/0@7 first stored as 7F00");
+
+        let origin = Origin::new("rocketmq", "orders").at(0, 9).first_stored("7F00");
+        let failed = Message::from(Parts { origin, ..Parts::default() });
+        let (consumer, kind) = names();
+        let replay = Trail::read(
+            &first.dead_letter(&failed, Class::System, "broken", 100),
+            &consumer,
+            &kind,
+            Identity::Position { epoch: 0 },
+        );
+        assert_ne!(replay.id, first.id);
+        assert_eq!(replay.replays, 1);
     }
 
     #[test]
