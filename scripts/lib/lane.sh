@@ -12,7 +12,7 @@ part() {
   log=$logs/$name.log
   mkdir -p "${log%/*}"
   printf '%-28s ' "$name"
-  timeout --kill-after=10 "${limit:-1200}" "$@" >"$log" 2>&1 </dev/null || status=$?
+  timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null || status=$?
   count "$log" "$status"
   if [ "$status" = 0 ]; then
     echo "ok, $((SECONDS - begin)) s"
@@ -71,7 +71,7 @@ count() {
 complain() {
   local lines=60
   [ "${CI:-}" != true ] || lines=400
-  [ "$2" != 124 ] || echo "  (took longer than ${limit:-1200} s)"
+  [ "$2" != 124 ] || echo "  (took longer than $limit s)"
   grep -E '^test .*(FAILED|failed)' "$1" | head -n 50 | sed 's/^/  /' || true
   tail -n "$lines" "$1" | sed 's/^/  | /'
 }
