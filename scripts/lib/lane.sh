@@ -2,10 +2,11 @@
 # Running the parts of a lane, counting what they tested, and giving them servers.
 
 passed=0 failed=0 skipped=0 worst=0
+# Seconds after which a part counts as hanging; a busy machine may need more.
+limit=${ONCEMQ_LIMIT_SECONDS:-1200}
 
 # part NAME COMMAND...: runs one part, its output in a log of its own. A part
-# that runs tests counts with its tests, any other as one check. `limit` is the
-# number of seconds after which it counts as hanging.
+# that runs tests counts with its tests, any other as one check.
 part() {
   local name=$1 begin=$SECONDS status=0 log
   shift
