@@ -91,12 +91,11 @@ impl Intake {
         let places = self.in_flight.saturating_sub(self.source.outstanding());
         let settled: u64 = self.workers.iter().map(|worker| worker.counters.bytes()).sum();
         let out = self.taken_bytes.saturating_sub(settled);
-        if out == 0 {
-            return places;
-        }
         // By the size of the messages so far: a single poll must not overshoot by much.
         let average = (self.taken_bytes / self.taken.max(1)).max(1);
         let more = self.bytes_max.saturating_sub(out) / average;
+        // One is always let in, however large it is.
+        let more = if out == 0 { more.max(1) } else { more };
         places.min(usize::try_from(more).unwrap_or(usize::MAX))
     }
 
