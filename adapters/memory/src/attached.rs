@@ -62,6 +62,11 @@ impl Attached {
         self.topics.get(usize::from(place.subscription))
     }
 
+    /// Deliveries that are out.
+    pub(crate) fn out(&self) -> usize {
+        self.outstanding.load(SeqCst)
+    }
+
     /// So many deliveries are no longer out.
     pub(crate) fn settled(&self, n: usize) {
         self.outstanding.fetch_sub(n, SeqCst);

@@ -2,6 +2,7 @@
 
 use oncemq_core::Message;
 
+use crate::attached::Attached;
 use crate::broker::MemoryBroker;
 use crate::state::Model;
 
@@ -33,6 +34,14 @@ impl MemoryBroker {
     /// As [`left`](Self::left) for one topic.
     pub fn depth(&self, consumer: &str, topic: &str) -> usize {
         self.hub.with(|state, _| state.left(consumer, Some(topic)))
+    }
+
+    /// Deliveries of a consumer that are out, over all its open sources.
+    pub fn outstanding(&self, consumer: &str) -> usize {
+        self.hub.with(|state, _| {
+            let sources = state.open_sources(Some(consumer));
+            sources.iter().filter_map(|id| state.sources.get(*id as usize)).map(Attached::out).sum()
+        })
     }
 
     /// Messages discarded so far, over all consumers.
