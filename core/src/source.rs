@@ -16,6 +16,12 @@ pub enum Event {
     Delivery(Delivery),
     /// These partitions leave at the deadline at the latest: nothing of them is started any
     /// more, what runs may finish and settle. The source waits for it by itself.
+    ///
+    /// What only waits is given back at once as [`Ack::Release`](crate::Ack::Release): the
+    /// source lets it go instead of handing it out again. It is done with a partition when
+    /// nothing of it is outstanding; no other sign comes, and none is needed, since the
+    /// source itself handed out nothing of it any more. A client that tells of a partition
+    /// only after it has left says so with a deadline that has passed.
     Revoking {
         /// What leaves.
         scope: Scope,
@@ -78,6 +84,7 @@ pub trait Source: Send + 'static {
     /// `Ready(Ok(()))` means that something was appended. An error is final: the source
     /// will give nothing more, and what it gave out comes back by the broker. A lost
     /// connection is not an error but an [`Event::Health`]; the source reconnects by itself.
+    /// Polled again after an error it returns an error again.
     ///
     /// Cancel safe: a delivery is either in `events` or still in the source.
     fn poll_events(
@@ -88,7 +95,10 @@ pub trait Source: Send + 'static {
     ) -> Poll<Result<(), Error>>;
 
     /// Deliveries handed out and not yet confirmed by the broker as settled. A place is free
-    /// only then, not at the hand-off; the task that polls is woken when it changes.
+    /// only then, not at the hand-off; the task that polls is woken when it changes. On a
+    /// log an accepted message is settled when it is marked done, since the commit of its
+    /// offset waits for older ones; a copy must be confirmed there too. A delivery of a
+    /// partition that has left counts until it is answered: it still takes memory and a run.
     fn outstanding(&self) -> usize;
 
     /// Waits until everything handed over is applied or known to be void, at most `limit`.
