@@ -127,6 +127,11 @@ impl<DB: Dialect> Inbox<DB> {
         Guard::new(Arc::new(self.clone()), handler)
     }
 
+    /// The pool it was opened with.
+    pub fn pool(&self) -> &Pool<DB> {
+        &self.inner.pool
+    }
+
     /// The statements that make the tables, for people who run migrations themselves and
     /// open with `Topology::Verify`.
     pub fn schema(&self) -> String {

@@ -26,6 +26,8 @@ mod sql_text;
 mod tx;
 mod unit;
 
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 

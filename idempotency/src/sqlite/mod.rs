@@ -194,12 +194,12 @@ fn judge(error: &sqlx::Error) -> Trouble {
 
 impl Inbox<Sqlite> {
     /// Opens an inbox in a file, which is created if it is missing, with a pool that fits:
-    /// write-ahead log, every commit on disk, writers that wait up to five seconds. The pool
-    /// is returned too: effects go to the same file.
+    /// write-ahead log, every commit on disk, writers that wait up to five seconds. Effects go
+    /// to the same file, through the [`pool`](Inbox::pool) where it is not a handler's.
     ///
     /// # Errors
     /// The file cannot be opened, or as for [`Inbox::open`].
-    pub async fn sqlite_file(path: impl AsRef<Path>) -> Result<(Self, Pool<Sqlite>), Error> {
+    pub async fn sqlite_file(path: impl AsRef<Path>) -> Result<Self, Error> {
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
@@ -212,7 +212,7 @@ impl Inbox<Sqlite> {
             .connect_with(options)
             .await
             .map_err(|e| store("open the database file", e))?;
-        Ok((Self::open(pool.clone()).await?, pool))
+        Self::open(pool).await
     }
 }
 

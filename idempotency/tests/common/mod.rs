@@ -1,6 +1,8 @@
 //! What the tests of every database share: entries, and a driver as small as it can be.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod postgres;
+
 use std::future::Future;
 use std::time::Duration;
 
