@@ -1,0 +1,63 @@
+//! How answers reach the broker.
+//!
+//! Settling hands an answer to the task that owns the channels; everything after that
+//! happens there, in order.
+
+mod copies;
+mod held;
+mod tracker;
+
+use oncemq_core::{Ack, Message, Settle, Token};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+pub(crate) use copies::{Copied, Copies, Job, Purpose};
+pub(crate) use held::{Due, Held};
+pub(crate) use tracker::{AckFrame, Tracker};
+
+/// What the owner of the channels is told.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// An answer for a delivery.
+    Settle { token: Token, message: Message, ack: Ack },
+    /// A queue gives no more deliveries.
+    Ended { lane: usize, epoch: u64, error: Option<Box<lapin::Error>> },
+    /// Tell when everything is applied.
+    Flush(oneshot::Sender<()>),
+    /// Apply what can be applied until then, and close.
+    Close { deadline: Instant, done: oneshot::Sender<()> },
+}
+
+/// The side of the owner that deliveries keep.
+#[derive(Debug)]
+pub(crate) struct Link {
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Link {
+    pub(crate) fn new(commands: mpsc::UnboundedSender<Command>) -> Self {
+        Self { commands }
+    }
+}
+
+impl Settle for Link {
+    fn settle(&self, token: Token, message: Message, ack: Ack) {
+        // Without an owner there is no channel either: the broker delivers again.
+        let _ = self.commands.send(Command::Settle { token, message, ack });
+    }
+}
+
+/// The lane and the flag of a delivery, as its token carries them.
+const REDELIVERED: u32 = 1 << 16;
+
+pub(crate) fn scope(lane: u16, redelivered: bool) -> u32 {
+    u32::from(lane) | if redelivered { REDELIVERED } else { 0 }
+}
+
+pub(crate) fn lane_of(token: Token) -> u16 {
+    u16::try_from(token.scope & 0xffff).unwrap_or(u16::MAX)
+}
+
+pub(crate) fn is_redelivered(token: Token) -> bool {
+    token.scope & REDELIVERED != 0
+}
