@@ -1,1 +1,26 @@
-//! Effectively-once message consumers over RabbitMQ, Kafka and RocketMQ.
+//! One handler, one idempotency rule, one retry policy; the broker is a URL.
+
+mod connect;
+
+pub use connect::{Connect, broker};
+/// What authors of adapters and stores build on.
+pub use oncemq_core as core;
+pub use oncemq_core::{
+    Ack, Broker, Class, Classify, Codec, Consumer, Context, Delivery, End, Error, ErrorKind, Failure,
+    Handler, Health, Json, Key, KeyValue, Message, MissingKey, Ordering, Plan, Publisher, RetryPolicy,
+    Shutdown, Source, Summary, Topology,
+};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use oncemq_idempotency as idempotency;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use oncemq_idempotency::{Inbox, Tx};
+#[cfg(feature = "memory")]
+pub use oncemq_memory as memory;
+
+/// What the first hour needs.
+pub mod prelude {
+    pub use crate::Connect as _;
+    pub use crate::{Consumer, Failure, Key, RetryPolicy};
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub use crate::{Inbox, Tx};
+}

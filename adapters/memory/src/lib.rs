@@ -49,6 +49,7 @@ mod queues;
 mod settle;
 mod source;
 mod state;
+mod url;
 
 pub use broker::MemoryBroker;
 pub use config::Mode;

@@ -1,9 +1,0 @@
-//! What the compiler says when a handler is wrong. The texts are part of the interface.
-
-#[test]
-fn compile_errors_say_what_to_do() {
-    let cases = trybuild::TestCases::new();
-    cases.pass("tests/compile_fail/handlers_that_fit.rs");
-    cases.compile_fail("tests/compile_fail/unclassified_question_mark.rs");
-    cases.compile_fail("tests/compile_fail/bare_handler.rs");
-}

@@ -1,0 +1,1 @@
+//! The tests of this package pin what the compiler says when a handler is wrong.
