@@ -3,4 +3,7 @@
 //! Each case is one named test. A case outside what a broker or store can do is listed as
 //! ignored, never as passed.
 
+pub mod source;
 pub mod store;
+
+pub use source::{Abilities, Harness, main};
