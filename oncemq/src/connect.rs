@@ -26,6 +26,10 @@ pub fn broker(url: &str) -> Result<Arc<dyn Broker>, Error> {
     match scheme {
         #[cfg(feature = "memory")]
         "memory" => Ok(Arc::new(oncemq_memory::MemoryBroker::from_url(url)?)),
+        #[cfg(feature = "rabbitmq")]
+        "amqp" => Ok(Arc::new(oncemq_rabbitmq::RabbitBroker::from_url(url)?)),
+        #[cfg(feature = "rabbitmq-tls")]
+        "amqps" => Ok(Arc::new(oncemq_rabbitmq::RabbitBroker::from_url(url)?)),
         _ => Err(no_adapter(scheme)),
     }
 }
@@ -75,6 +79,14 @@ mod tests {
         let error = broker("localhost:5672").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(error.to_string().contains("amqp://user"), "{error}");
+    }
+
+    #[cfg(not(feature = "rabbitmq"))]
+    #[test]
+    fn a_scheme_whose_feature_is_off_names_the_feature() {
+        let error = broker("amqp://guest:secret@localhost").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Scheme);
+        assert!(error.to_string().contains("`rabbitmq`"), "{error}");
     }
 
     #[cfg(feature = "memory")]

@@ -1,4 +1,8 @@
-//! One handler, one idempotency rule, one retry policy; the broker is a URL.
+#![cfg_attr(all(feature = "rabbitmq", feature = "postgres"), doc = include_str!("../../README.md"))]
+#![cfg_attr(
+    not(all(feature = "rabbitmq", feature = "postgres")),
+    doc = "One handler, one idempotency rule, one retry policy; the broker is a URL."
+)]
 
 mod connect;
 
@@ -16,6 +20,8 @@ pub use oncemq_idempotency as idempotency;
 pub use oncemq_idempotency::{Inbox, Tx};
 #[cfg(feature = "memory")]
 pub use oncemq_memory as memory;
+#[cfg(feature = "rabbitmq")]
+pub use oncemq_rabbitmq as rabbitmq;
 
 /// What the first hour needs.
 pub mod prelude {
