@@ -62,8 +62,8 @@ async fn wait_for(tap: &mut super::bench::Tap, wanted: fn(&Health) -> bool) -> O
     let end = Instant::now() + Duration::from_secs(30);
     while !last_health(&tap.others).is_some_and(wanted) {
         match tokio::time::timeout_at(end, tap.poll(0)).await {
-            Ok(polled) => drop(polled?),
-            Err(_) => return Err(format!("health stays {:?}", last_health(&tap.others)).into()),
+            Ok(polled) if Instant::now() < end => drop(polled?),
+            _ => return Err(format!("health stays {:?}", last_health(&tap.others)).into()),
         }
     }
     Ok(())
