@@ -339,8 +339,9 @@ impl Future for Worker {
         let worker = &mut *self;
         worker.read_mail();
         worker.poll_ready();
-        worker.expire(cx);
         let more = worker.take_shared();
+        // After everything that starts runs: the timer must know their deadlines too.
+        worker.expire(cx);
         if worker.stopping && worker.running == 0 {
             return Poll::Ready(());
         }
