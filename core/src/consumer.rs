@@ -13,7 +13,7 @@ pub use shutdown::Shutdown;
 pub(crate) use shutdown::Stage;
 pub use topic::TopicBuilder;
 
-use crate::runtime::{Gate, Late, Launch, Summary, run};
+use crate::runtime::{Gate, Late, Launch, Shared, Summary, run};
 use crate::{Broker, ConsumerSpec, Error, ErrorKind, Health, Plan, Source, Topology};
 
 /// Consumes topics of one broker and runs a handler for each message.
@@ -168,13 +168,16 @@ impl Consumer {
             None => Shutdown::on_signals()?,
         };
         let source: Box<dyn Source> = self.broker.subscribe(&spec).await?;
-        let (gate, late) = (Arc::new(Gate::default()), Arc::new(Late::default()));
-        let alone = Arc::default();
-        let capabilities = self.broker.capabilities();
-        let topics = std::mem::take(&mut self.topics)
-            .into_iter()
-            .map(|topic| topic.into_env(&self.name, capabilities, &gate, &alone, &late))
-            .collect();
+        let shared = Arc::new(Shared {
+            consumer: self.name.clone(),
+            capabilities: self.broker.capabilities(),
+            shutdown,
+            gate: Gate::default(),
+            late: Late::default(),
+            alone: tokio::sync::RwLock::default(),
+        });
+        let topics =
+            std::mem::take(&mut self.topics).into_iter().map(|topic| topic.into_env(&shared)).collect();
         Ok(Launch {
             source,
             topics,
@@ -182,9 +185,7 @@ impl Consumer {
             bytes_max: self.bytes_max,
             workers: self.workers.unwrap_or_else(cores).min(self.in_flight),
             grace: self.grace,
-            gate,
-            late,
-            shutdown,
+            shared,
             health: self.health.clone(),
         })
     }

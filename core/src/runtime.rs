@@ -30,16 +30,31 @@ pub(crate) use late::Late;
 pub(crate) use run::{Launch, run};
 pub(crate) use unguarded::Unguarded;
 
+use crate::consumer::Stage;
 use crate::key::NoKey;
+use crate::retry::jittered;
 use crate::{
-    Ack, Capabilities, Delivery, Facts, Key, KeyValue, Message, MissingKey, Ordering, RetryPolicy, Trail,
+    Ack, Capabilities, Delivery, Facts, Key, KeyValue, Message, MissingKey, Ordering, RetryPolicy, Shutdown,
+    Trail,
 };
+
+/// What all topics of a consumer share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) consumer: Arc<str>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) gate: Gate,
+    pub(crate) late: Late,
+    /// Held by every unit; a suspect that must run alone holds it whole.
+    pub(crate) alone: tokio::sync::RwLock<()>,
+}
 
 /// What the runs of one topic share.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct TopicEnv {
-    pub(crate) consumer: Arc<str>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) kind: Arc<str>,
     pub(crate) key: Option<Key>,
     pub(crate) order_by: Option<Key>,
@@ -49,18 +64,25 @@ pub struct TopicEnv {
     pub(crate) ordering: Ordering,
     pub(crate) timeout: Duration,
     pub(crate) crash_ceiling: u32,
-    pub(crate) capabilities: Capabilities,
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) alone: Arc<tokio::sync::RwLock<()>>,
-    pub(crate) late: Arc<Late>,
 }
 
 impl TopicEnv {
     /// Identity and history of a message of this topic.
     pub(crate) fn trail(&self, message: &Message, facts: Facts) -> Trail {
-        let mut trail = Trail::read(message, &self.consumer, &self.kind, self.capabilities.identity());
+        let mut trail =
+            Trail::read(message, &self.shared.consumer, &self.kind, self.shared.capabilities.identity());
         trail.attempt = trail.attempt.saturating_add(facts.charged);
         trail
+    }
+
+    /// Waits in place for a rung of the ladder. Returns whether to go on: a consumer that
+    /// stops waits for runs, not for ladders.
+    pub(crate) async fn wait_for_rung(&self, delay: Duration, seed: u64) -> bool {
+        tokio::select! {
+            biased;
+            () = self.shared.shutdown.reached(Stage::Stop) => false,
+            () = tokio::time::sleep(jittered(delay, seed)) => true,
+        }
     }
 
     /// Charged attempts of a message so far, without working out its identity.

@@ -7,10 +7,8 @@ use super::Consumer;
 use crate::plan::{Rung, TopicPlan};
 use crate::retry::End;
 use crate::route::{Guarded, Route};
-use crate::runtime::{Gate, Late, TopicEnv, Unguarded};
-use crate::{
-    Capabilities, Codec, Context, Error, Handler, Json, Key, MissingKey, Ordering, RetryPolicy, Subscription,
-};
+use crate::runtime::{Shared, TopicEnv, Unguarded};
+use crate::{Codec, Context, Error, Handler, Json, Key, MissingKey, Ordering, RetryPolicy, Subscription};
 
 /// The settings of a topic; [`handler`](Self::handler) ends them.
 #[derive(Debug)]
@@ -215,18 +213,11 @@ impl Topic {
         self.route.check().await
     }
 
-    pub(super) fn into_env(
-        self,
-        consumer: &Arc<str>,
-        capabilities: Capabilities,
-        gate: &Arc<Gate>,
-        alone: &Arc<tokio::sync::RwLock<()>>,
-        late: &Arc<Late>,
-    ) -> (Arc<TopicEnv>, Arc<dyn Route>) {
+    pub(super) fn into_env(self, shared: &Arc<Shared>) -> (Arc<TopicEnv>, Arc<dyn Route>) {
         let kind = self.settings.kind();
         let settings = self.settings;
         let env = TopicEnv {
-            consumer: consumer.clone(),
+            shared: shared.clone(),
             kind,
             key: settings.key,
             order_by: settings.order_by,
@@ -236,10 +227,6 @@ impl Topic {
             ordering: settings.ordering,
             timeout: settings.timeout,
             crash_ceiling: settings.crash_ceiling,
-            capabilities,
-            gate: gate.clone(),
-            alone: alone.clone(),
-            late: late.clone(),
         };
         (Arc::new(env), self.route)
     }

@@ -127,7 +127,7 @@ macro_rules! until_up {
             match $step.await {
                 Ok(value) => break value,
                 Err(error) => {
-                    $run.parts.topic.gate.wait(&error, tries, || $run.parts.record.probe()).await;
+                    $run.parts.topic.shared.gate.wait(&error, tries, || $run.parts.record.probe()).await;
                     tries += 1;
                 }
             }
@@ -217,7 +217,7 @@ impl<R: Record, H, C> Running<R, H, C> {
         }
         Ok(Self {
             suspect: job.facts.redelivered,
-            may_repeat: topic.capabilities.log || job.facts.redelivered,
+            may_repeat: topic.shared.capabilities.log || job.facts.redelivered,
             alone: false,
             mark: None,
             tally: Tally::default(),
@@ -301,18 +301,21 @@ impl<R: Record, H, C> Running<R, H, C> {
             };
             match end.message {
                 MessageFate::Retry(delay) if self.parts.topic.ordering == Ordering::Ordered => {
-                    self.wait_in_place(delay).await;
+                    if !self.wait_in_place(delay).await {
+                        return Outcome { ack: Ack::Release, tally: self.tally };
+                    }
                 }
                 _ => return self.finish(end).await,
             }
         }
     }
 
-    /// The ladder waits here: later messages of the key queue behind this run.
-    async fn wait_in_place(&self, delay: Duration) {
+    /// The ladder waits here: later messages of the key queue behind this run. Returns
+    /// whether to go on; the attempts are noted, so that whoever goes on counts from there.
+    async fn wait_in_place(&self, delay: Duration) -> bool {
         let trail = &self.entry.trail;
         until_up!(self, self.parts.record.charge(&trail.id, trail.attempt));
-        tokio::time::sleep(jittered(delay, self.seed())).await;
+        self.parts.topic.wait_for_rung(delay, self.seed()).await
     }
 
     /// One transaction: claim, run, commit.
@@ -322,12 +325,12 @@ impl<R: Record, H, C> Running<R, H, C> {
         M: Send + 'static,
         C: Codec<M>,
     {
-        let lock = self.parts.topic.alone.clone();
+        let shared = self.parts.topic.shared.clone();
         let (_beside, _alone);
         if self.alone {
-            _alone = lock.write().await;
+            _alone = shared.alone.write().await;
         } else {
-            _beside = lock.read().await;
+            _beside = shared.alone.read().await;
         }
         let mut unit = match self.claim().await {
             Ok(unit) => unit,
@@ -439,7 +442,7 @@ impl<R: Record, H, C> Running<R, H, C> {
             (Ending::Broken(_), _) => match self.parts.record.probe().await {
                 Ok(()) => Step::Broke,
                 Err(error) => {
-                    self.parts.topic.gate.wait(&error, 0, || self.parts.record.probe()).await;
+                    self.parts.topic.shared.gate.wait(&error, 0, || self.parts.record.probe()).await;
                     Step::Again
                 }
             },
@@ -519,7 +522,7 @@ impl<R: Record> Drop for MarkLeft<R> {
     fn drop(&mut self) {
         if let Some(record) = self.record.take() {
             let id = self.id;
-            self.topic.late.spawn(async move {
+            self.topic.shared.late.spawn(async move {
                 // A mark that stays makes the next run careful, nothing more.
                 let _ = record.unmark(&id, Marks::One).await;
             });

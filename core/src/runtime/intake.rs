@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::mailbox::{Mail, SharedQueue};
 use super::worker::WorkerShared;
-use super::{Found, Gate, Item, TopicEnv};
+use super::{Found, Item, Shared, TopicEnv};
 use crate::key::Document;
 use crate::{Delivery, Error, Event, Health, Scope, Source};
 
@@ -18,7 +18,7 @@ pub(crate) struct Intake {
     pub(crate) topics: Vec<Arc<TopicEnv>>,
     pub(crate) workers: Vec<Arc<WorkerShared>>,
     pub(crate) queue: Arc<SharedQueue>,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) health: watch::Sender<Health>,
     broker_health: Health,
     bytes_max: u64,
@@ -38,7 +38,7 @@ impl Intake {
         (in_flight, bytes_max): (usize, usize),
         topics: Vec<Arc<TopicEnv>>,
         workers: Vec<Arc<WorkerShared>>,
-        gate: Arc<Gate>,
+        shared: Arc<Shared>,
         health: watch::Sender<Health>,
     ) -> Self {
         let mail = workers.iter().map(|_| Vec::new()).collect();
@@ -48,7 +48,7 @@ impl Intake {
             topics,
             workers,
             queue: Arc::default(),
-            gate,
+            shared,
             health,
             broker_health: Health::Starting,
             bytes_max: u64::try_from(bytes_max).unwrap_or(u64::MAX),
@@ -65,7 +65,7 @@ impl Intake {
     /// with the workers.
     pub(crate) async fn consume(&mut self) -> Error {
         loop {
-            let shut = self.gate.is_shut();
+            let shut = self.shared.gate.is_shut();
             self.report(shut);
             if let Err(error) = self.next_events(!shut, shut).await {
                 return error;
@@ -78,7 +78,7 @@ impl Intake {
     /// Lets the source go on with revokes and settlements and takes nothing new.
     pub(crate) async fn idle(&mut self) -> Error {
         loop {
-            let shut = self.gate.is_shut();
+            let shut = self.shared.gate.is_shut();
             if let Err(error) = self.next_events(false, shut).await {
                 return error;
             }
@@ -100,7 +100,8 @@ impl Intake {
     }
 
     async fn next_events(&mut self, open: bool, shut: bool) -> Result<(), Error> {
-        let gate = self.gate.clone();
+        let shared = self.shared.clone();
+        let gate = &shared.gate;
         let changed = gate.changed();
         tokio::pin!(changed);
         // Registered before the look at the gate, so that no change in between is missed.
@@ -215,7 +216,7 @@ impl Intake {
     fn report(&self, shut: bool) {
         let health = match (&self.broker_health, shut) {
             (Health::Up, true) => {
-                Health::Degraded(format!("the store does not answer: {}", self.gate.reason()))
+                Health::Degraded(format!("the store does not answer: {}", self.shared.gate.reason()))
             }
             (health, _) => health.clone(),
         };

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::counters::Counters;
 use super::intake::Intake;
 use super::worker::{Topic, Worker, WorkerShared};
-use super::{Gate, Late, Summary, TopicEnv};
-use crate::consumer::{Shutdown, Stage};
+use super::{Shared, Summary, TopicEnv};
+use crate::consumer::Stage;
 use crate::route::Route;
 use crate::{Error, ErrorKind, Health, Source};
 
@@ -26,16 +26,14 @@ pub(crate) struct Launch {
     pub(crate) bytes_max: usize,
     pub(crate) workers: usize,
     pub(crate) grace: Duration,
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) late: Arc<Late>,
-    pub(crate) shutdown: Shutdown,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) health: watch::Sender<Health>,
 }
 
 pub(crate) async fn run(launch: Launch) -> Result<Summary, Error> {
     let health = launch.health.clone();
-    let shutdown = launch.shutdown.clone();
-    let (grace, late) = (launch.grace, launch.late.clone());
+    let (grace, shared) = (launch.grace, launch.shared.clone());
+    let shutdown = &shared.shutdown;
     let (mut intake, mut workers, counters) = start(launch);
     let ended = tokio::select! {
         biased;
@@ -55,7 +53,7 @@ pub(crate) async fn run(launch: Launch) -> Result<Summary, Error> {
     workers.shutdown().await;
     let at_once = shutdown.is_reached(Stage::Now);
     let left = if at_once { Duration::ZERO } else { deadline.saturating_duration_since(Instant::now()) };
-    late.finish(left.max(Duration::from_millis(100))).await;
+    shared.late.finish(left.max(Duration::from_millis(100))).await;
     let closed = intake.source.close(left.max(CLOSE_LIMIT)).await;
     let mut summary = Counters::sum(&counters);
     summary.released += intake.released;
@@ -73,7 +71,7 @@ fn start(launch: Launch) -> (Intake, JoinSet<()>, Vec<Arc<Counters>>) {
     let counters = shared.iter().map(|worker| worker.counters.clone()).collect();
     let envs = launch.topics.iter().map(|(env, _)| env.clone()).collect();
     let bounds = (launch.in_flight, launch.bytes_max);
-    let intake = Intake::new(launch.source, bounds, envs, shared.clone(), launch.gate, launch.health);
+    let intake = Intake::new(launch.source, bounds, envs, shared.clone(), launch.shared, launch.health);
     let mut workers = JoinSet::new();
     for worker in shared {
         let topics = launch

@@ -13,7 +13,6 @@ use futures_util::FutureExt;
 use super::settle::ack_of;
 use super::{Job, Outcome, Tally, TopicEnv};
 use crate::fate::{Findings, MessageFate, Run, fate};
-use crate::retry::jittered;
 use crate::route::{Places, Route, Runner, Runs};
 use crate::{
     Ack, Class, Codec, Context, Delivery, Error, Facts, Failure, Handler, Message, Ordering, RecordFacts,
@@ -152,8 +151,10 @@ where
         let MessageFate::Retry(delay) = decided.fate else {
             return decided.outcome(&message, facts, &topic);
         };
-        let id = topic.trail(&message, facts).id;
-        tokio::time::sleep(jittered(delay, id.seed().wrapping_add(u64::from(attempt)))).await;
+        let seed = topic.trail(&message, facts).id.seed().wrapping_add(u64::from(attempt));
+        if !topic.wait_for_rung(delay, seed).await {
+            return Outcome::new(Ack::Release);
+        }
     }
 }
 

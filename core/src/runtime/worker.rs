@@ -332,6 +332,20 @@ impl Worker {
     }
 }
 
+/// What still runs when the worker is dropped goes back, and is counted as given back.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        for place in &self.places {
+            let delivery = match place {
+                Place::Free => continue,
+                Place::Running { delivery, .. } => delivery,
+                Place::Waiting { item, .. } => &item.delivery,
+            };
+            self.shared.counters.release(delivery.message().size());
+        }
+    }
+}
+
 impl Future for Worker {
     type Output = ();
 

@@ -65,7 +65,7 @@ pub(crate) fn consumer(broker: &MemoryBroker, store: SimStore, runs: &Runs, work
         .handler(guard)
 }
 
-async fn handle(mut tx: SimTx, order: Order, runs: Runs) -> Result<(), Failure> {
+pub(crate) async fn handle(mut tx: SimTx, order: Order, runs: Runs) -> Result<(), Failure> {
     let run = {
         let mut runs = runs.lock().unwrap();
         let run = runs.entry(order.id.clone()).or_default();

@@ -122,3 +122,45 @@ fn a_second_stop_ends_at_once_and_the_message_comes_back() {
         assert_eq!(broker.left(CONSUMER), 1);
     });
 }
+
+/// A stop does not wait for a ladder that waits in place: the message goes back, and the
+/// next process counts on from its attempts.
+#[test]
+fn sh1_a_stop_ends_a_wait_of_the_ladder_at_once() {
+    in_virtual_time(async {
+        let broker = MemoryBroker::queue();
+        let store = SimStore::new(1, Faults::default());
+        let runs = Runs::default();
+        let order = Order { id: "o".into(), fate: Fate::Flaky(3) };
+        let service = |shutdown: &Shutdown| {
+            let runs = runs.clone();
+            let handler = move |tx: SimTx, order: Order| crate::orders::handle(tx, order, runs.clone());
+            Consumer::new(CONSUMER, broker.clone())
+                .shutdown(shutdown.clone())
+                .topic(TOPIC)
+                .key(Key::json("/id"))
+                .ordering(oncemq_core::Ordering::Ordered)
+                .retry("1h 1h 1h dead-letter".parse().unwrap())
+                .handler(Guard::new(Arc::new(store.clone()), handler))
+        };
+        let shutdown = Shutdown::new();
+        declare(service(&shutdown)).await;
+        publish(&broker, &[order.message(0)]).await;
+        for life in 0..3 {
+            let shutdown = Shutdown::new();
+            let run = tokio::spawn(service(&shutdown).run());
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            shutdown.stop();
+            let before = tokio::time::Instant::now();
+            run.await.unwrap().unwrap();
+            assert!(before.elapsed() < Duration::from_secs(1), "life {life} waited {:?}", before.elapsed());
+            assert_eq!(broker.left(CONSUMER), 1);
+        }
+        let run = tokio::spawn(service(&shutdown).run());
+        nothing_left(&broker).await;
+        shutdown.stop();
+        assert_eq!(run.await.unwrap().unwrap().handled, 1);
+        assert_eq!(runs.lock().unwrap()["o"], 4, "attempts were charged or forgotten by a stop");
+        check("stop in a wait", &[order], &store, &broker);
+    });
+}
