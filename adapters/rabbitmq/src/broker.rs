@@ -148,14 +148,13 @@ impl Broker for RabbitBroker {
     async fn prepare(&self, spec: &ConsumerSpec, plan: &mut Plan) -> Result<(), Error> {
         self.check(spec, plan)?;
         let lanes = self.lanes(spec)?;
-        let connection = connect(&self.config, "oncemq setup").await?;
+        let connection = connect(&self.config, &format!("{} setup", spec.name)).await?;
         for (place, lane) in lanes.iter().enumerate() {
             let names = &lane.names;
             match spec.topology {
                 Topology::Declare => {
-                    let made =
-                        topology::declare(&connection, &self.config, names, lane.single_active).await?;
-                    describe_limit(names, made, plan);
+                    let limit = lane.declare(&connection).await?;
+                    describe_limit(names, limit, plan);
                 }
                 Topology::Verify => topology::verify(&connection, names).await?,
                 Topology::Trust => {}
@@ -172,7 +171,7 @@ impl Broker for RabbitBroker {
 
     async fn subscribe(&self, spec: &ConsumerSpec) -> Result<Box<dyn Source>, Error> {
         let lanes = self.lanes(spec)?;
-        Ok(Box::new(source::start(Arc::new(self.config.clone()), lanes).await?))
+        Ok(Box::new(source::start(Arc::new(self.config.clone()), spec.name.clone(), lanes).await?))
     }
 
     async fn publisher(&self) -> Result<Arc<dyn Publisher>, Error> {
@@ -201,13 +200,16 @@ fn describe(lane: &LaneSpec, plan: &mut Plan) {
 }
 
 fn describe_limit(names: &Names, limit: Limit, plan: &mut Plan) {
+    let work = &names.work;
     match limit {
-        Limit::Off => plan.topology(format!("queue {}: no delivery limit", names.work)),
-        Limit::Unknown => {}
+        Limit::None => {}
+        Limit::Unseen => plan.topology(format!(
+            "queue {work} is not looked into: a quorum queue without x-delivery-limit = -1 drops a message that \
+             was returned 20 times"
+        )),
         Limit::Default => plan.warn(format!(
-            "queue {} was made without x-delivery-limit = -1: RabbitMQ 4.0 and later drop a message that was \
-             returned 20 times; set a policy with delivery-limit -1, or delete the queue when it is empty",
-            names.work
+            "queue {work} was made without x-delivery-limit = -1: RabbitMQ 4.0 and later drop a message that was \
+             returned 20 times; delete the queue when it is empty, it is then made anew"
         )),
     }
 }

@@ -1,5 +1,7 @@
 //! Connections, and how long to wait before the next try.
 
+mod greeting;
+
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
@@ -8,20 +10,22 @@ use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserIn
 use lapin::{Connection, ConnectionProperties};
 use oncemq_core::{Error, ErrorKind};
 
+pub(crate) use greeting::major_version;
+
 use crate::config::Config;
 use crate::error;
 
-/// Connects. `role` is shown in the broker's list of connections.
+/// Connects. `name` is shown in the broker's list of connections.
 ///
 /// Reconnecting is our own business: the client's recovery hangs for ever on an error of a
 /// channel, and gives no sign when delivery tags start anew.
-pub(crate) async fn connect(config: &Config, role: &str) -> Result<Connection, Error> {
+pub(crate) async fn connect(config: &Config, name: &str) -> Result<Connection, Error> {
     let what = format!("cannot connect to RabbitMQ at {}", config.address());
     let runtime = lapin::runtime::default_runtime().map_err(|error| error::from_client(&what, &error))?;
     let properties = ConnectionProperties::default()
         .with_client_property("product".into(), "oncemq".into())
         .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into())
-        .with_connection_name(role.into());
+        .with_connection_name(name.into());
     let tls = tls(config).await?;
     let connecting = Connection::connect_uri_with_config(uri(config), properties, tls, runtime);
     match tokio::time::timeout(config.connect_timeout, connecting).await {

@@ -95,6 +95,11 @@ impl<'a> Difference<'a> {
 impl From<Difference<'_>> for Error {
     fn from(found: Difference<'_>) -> Self {
         let Difference { what, name, argument, asked, existing } = found;
+        let existing = match (argument, existing) {
+            // Made by a client that did not say a type.
+            ("x-queue-type", "none") => "none (classic)",
+            _ => existing,
+        };
         Error::new(
             ErrorKind::Topology,
             format!(

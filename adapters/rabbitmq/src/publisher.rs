@@ -23,7 +23,7 @@ pub(crate) struct RabbitPublisher {
 impl RabbitPublisher {
     /// Connects at once, so that a wrong URL is an error here.
     pub(crate) async fn connect(config: Arc<Config>) -> Result<Self, Error> {
-        let pool = Pool::new(config.clone(), "oncemq publisher");
+        let pool = Pool::new(config.clone(), "oncemq publisher".to_owned());
         pool.connect().await?;
         Ok(Self { config, pool })
     }

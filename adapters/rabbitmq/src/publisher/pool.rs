@@ -36,7 +36,8 @@ pub(crate) struct Outgoing<'a> {
 #[derive(Debug)]
 pub(crate) struct Pool {
     config: Arc<Config>,
-    role: &'static str,
+    /// What the broker's list of connections shows.
+    name: String,
     link: tokio::sync::Mutex<Option<Arc<Link>>>,
     /// The same link, to be looked at without waiting.
     seen: Mutex<Option<Arc<Link>>>,
@@ -51,10 +52,10 @@ pub(crate) struct Link {
 }
 
 impl Pool {
-    pub(crate) fn new(config: Arc<Config>, role: &'static str) -> Self {
+    pub(crate) fn new(config: Arc<Config>, name: String) -> Self {
         Self {
             config,
-            role,
+            name,
             link: tokio::sync::Mutex::default(),
             seen: Mutex::default(),
             places: Semaphore::new(CHANNELS_MAX),
@@ -161,7 +162,7 @@ impl Pool {
             return Ok(link.clone());
         }
         *slot = None;
-        let connection = connect(&self.config, self.role).await?;
+        let connection = connect(&self.config, &self.name).await?;
         let link = Arc::new(Link { connection, idle: Mutex::default() });
         *slot = Some(link.clone());
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(link.clone());

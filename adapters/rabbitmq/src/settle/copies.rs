@@ -65,9 +65,9 @@ impl fmt::Debug for Copies {
 }
 
 impl Copies {
-    pub(crate) fn new(config: Arc<Config>) -> Self {
+    pub(crate) fn new(config: Arc<Config>, consumer: &str) -> Self {
         Self {
-            pool: Arc::new(Pool::new(config, "oncemq copies")),
+            pool: Arc::new(Pool::new(config, format!("{consumer} copies"))),
             running: FuturesUnordered::new(),
             waiting: VecDeque::new(),
             moved: Instant::now(),

@@ -15,10 +15,10 @@ use oncemq_core::{Error, ErrorKind, Topology, failpoint};
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::connection::Backoff;
+use crate::connection::{Backoff, major_version};
 use crate::error;
 use crate::settle::{AckFrame, Tracker};
-use crate::topology::{self, Names};
+use crate::topology::{self, Limit, Names};
 
 /// What does not change about a queue.
 #[derive(Debug)]
@@ -31,6 +31,15 @@ pub(crate) struct LaneSpec {
 }
 
 impl LaneSpec {
+    /// Makes the queues and what belongs to them.
+    pub(crate) async fn declare(&self, connection: &Connection) -> Result<Limit, Error> {
+        let Config { queue_type, .. } = *self.config;
+        // From 4.0 on there is a limit unless it is switched off; before, -1 would drop a
+        // message that is returned once.
+        let no_limit = major_version(&self.config).await?.is_some_and(|major| major >= 4);
+        topology::declare(connection, queue_type, &self.names, self.single_active, no_limit).await
+    }
+
     /// Whether nothing but a policy of the operator can send rejected messages elsewhere.
     fn is_ours(&self) -> bool {
         self.topology == Topology::Declare && self.names.exchange.is_some()
@@ -176,7 +185,7 @@ pub(crate) struct Opened {
 pub(crate) async fn open(connection: Arc<Connection>, spec: Arc<LaneSpec>) -> Result<Opened, Error> {
     match consume(&connection, &spec).await {
         Err(error) if error.kind() == ErrorKind::Topology && spec.topology == Topology::Declare => {
-            topology::declare(&connection, &spec.config, &spec.names, spec.single_active).await?;
+            spec.declare(&connection).await?;
             consume(&connection, &spec).await
         }
         result => result,

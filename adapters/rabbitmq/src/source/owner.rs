@@ -31,13 +31,18 @@ const STALLED: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// The first thing that is not as it must be. Later troubles are waited for.
-pub(crate) async fn start(config: Arc<Config>, specs: Vec<LaneSpec>) -> Result<RabbitSource, Error> {
+pub(crate) async fn start(
+    config: Arc<Config>,
+    consumer: Arc<str>,
+    specs: Vec<LaneSpec>,
+) -> Result<RabbitSource, Error> {
     let shared = Arc::new(Shared::default());
     let (commands, inbox) = mpsc::unbounded_channel();
     let incoming = specs.iter().map(|_| None).collect();
     let lanes = specs.into_iter().map(Lane::new).collect();
     let mut owner = Owner {
-        copies: Copies::new(config.clone()),
+        copies: Copies::new(config.clone(), &consumer),
+        name: format!("{consumer} consumer").into(),
         config,
         shared: shared.clone(),
         inbox,
@@ -80,6 +85,8 @@ enum Wire {
 }
 
 struct Owner {
+    /// What the broker's list of connections shows.
+    name: Arc<str>,
     config: Arc<Config>,
     shared: Arc<Shared>,
     inbox: mpsc::UnboundedReceiver<Command>,

@@ -8,47 +8,46 @@ use lapin::{Connection, ExchangeKind};
 use oncemq_core::{Error, ErrorKind};
 
 use super::{Names, millis};
-use crate::config::{Config, QueueType};
+use crate::config::QueueType;
 use crate::error::{self, Difference};
 
-/// Asked for wherever it is known: messages are never dropped for having been returned.
-const NO_LIMIT: &str = "x-delivery-limit";
+const LIMIT: &str = "x-delivery-limit";
 
-/// Whether the broker gives up messages that were returned too often.
+/// Whether a queue gives up messages that were returned too often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// No limit, by declaration.
-    Off,
-    /// This broker has no limit unless asked for one.
-    Unknown,
-    /// The queue was made before without the declaration.
+    /// Not this one.
+    None,
+    /// It was made before without saying so: the server's default counts.
     Default,
+    /// It was made by somebody else, and a server does not tell.
+    Unseen,
 }
 
 /// Makes what is missing. What exists with other arguments is an error.
+///
+/// `no_limit` says whether this server takes a delivery limit of -1 for "none".
 pub(crate) async fn declare(
     connection: &Connection,
-    config: &Config,
+    queue_type: QueueType,
     names: &Names,
     single_active: bool,
+    no_limit: bool,
 ) -> Result<Limit, Error> {
-    let known = config.queue_type == QueueType::Quorum && knows_no_limit(connection, &names.work).await?;
-    let mut limit = if known { Limit::Off } else { Limit::Unknown };
+    let mut limit = if no_limit { Limit::Unseen } else { Limit::None };
     if let Some(exchange) = &names.exchange {
         declare_exchange(connection, exchange).await?;
-        let mut arguments = queue_arguments(config.queue_type, known);
+        let mut arguments = queue_arguments(queue_type, no_limit);
         if single_active {
             arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
         }
-        if declare_queue(connection, &names.work, arguments).await? {
-            limit = Limit::Default;
-        }
+        limit = declare_queue(connection, &names.work, arguments).await?;
         bind(connection, &names.work, exchange).await?;
     } else {
         check_queue(connection, &names.work).await?;
     }
     for (delay, queue) in &names.rungs {
-        let mut arguments = queue_arguments(QueueType::Quorum, known);
+        let mut arguments = queue_arguments(QueueType::Quorum, no_limit);
         let text = |text: &str| AMQPValue::LongString(LongString::from(text));
         arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(millis(*delay).into()));
         arguments.insert("x-dead-letter-exchange".into(), text(""));
@@ -58,7 +57,7 @@ pub(crate) async fn declare(
         arguments.insert("x-overflow".into(), text("reject-publish"));
         declare_queue(connection, queue, arguments).await?;
     }
-    declare_queue(connection, &names.dead, queue_arguments(config.queue_type, known)).await?;
+    declare_queue(connection, &names.dead, queue_arguments(queue_type, no_limit)).await?;
     Ok(limit)
 }
 
@@ -78,26 +77,9 @@ fn queue_arguments(queue_type: QueueType, no_limit: bool) -> FieldTable {
     let mut table = FieldTable::default();
     table.insert("x-queue-type".into(), AMQPValue::LongString(queue_type.as_str().into()));
     if no_limit && queue_type == QueueType::Quorum {
-        table.insert(NO_LIMIT.into(), AMQPValue::LongLongInt(-1));
+        table.insert(LIMIT.into(), AMQPValue::LongLongInt(-1));
     }
     table
-}
-
-/// Asks for a quorum queue that cannot exist. The first thing the broker finds wrong with
-/// it says whether it knows that -1 means "no limit"; nothing is made either way.
-async fn knows_no_limit(connection: &Connection, work: &ShortString) -> Result<bool, Error> {
-    let what = "cannot ask RabbitMQ what it knows";
-    // Of a name that is within this account's rights, but not anybody's queue.
-    let name = ShortString::try_new(format!("{work}.probe")).unwrap_or_else(|_| work.clone());
-    let channel = connection.create_channel().await.map_err(|e| error::from_client(what, &e))?;
-    let options = QueueDeclareOptions { durable: false, auto_delete: true, ..QueueDeclareOptions::default() };
-    match channel.queue_declare(name, options, queue_arguments(QueueType::Quorum, true)).await {
-        Ok(_) => Ok(true),
-        Err(error) => match error::refusal(&error, AMQPSoftError::PRECONDITIONFAILED) {
-            Some(text) => Ok(!text.contains(NO_LIMIT)),
-            None => Err(error::from_client(what, &error)),
-        },
-    }
 }
 
 async fn declare_exchange(connection: &Connection, exchange: &ShortString) -> Result<(), Error> {
@@ -122,34 +104,43 @@ async fn bind(connection: &Connection, queue: &ShortString, exchange: &ShortStri
     }
 }
 
-/// Returns whether the queue was there before without the declaration of no limit.
 async fn declare_queue(
     connection: &Connection,
     queue: &ShortString,
     arguments: FieldTable,
-) -> Result<bool, Error> {
+) -> Result<Limit, Error> {
+    let error = match try_declare(connection, queue, arguments.clone()).await? {
+        Ok(()) => return Ok(Limit::None),
+        Err(error) => error,
+    };
+    let what = format!("cannot declare queue {queue}");
+    let found = error::refusal(&error, AMQPSoftError::PRECONDITIONFAILED).and_then(Difference::read);
+    if !found.is_some_and(|found| found.argument == LIMIT && found.is_absent()) {
+        return Err(refused(&what, &error));
+    }
+    // Made under an older server: usable, and the plan says what it can lose.
+    let mut rest = FieldTable::default();
+    for (name, value) in arguments.inner().iter().filter(|(name, _)| name.as_str() != LIMIT) {
+        rest.insert(name.clone(), value.clone());
+    }
+    match try_declare(connection, queue, rest).await? {
+        Ok(()) => Ok(Limit::Default),
+        Err(error) => Err(refused(&what, &error)),
+    }
+}
+
+/// The inner result is the server's answer.
+async fn try_declare(
+    connection: &Connection,
+    queue: &ShortString,
+    arguments: FieldTable,
+) -> Result<Result<(), lapin::Error>, Error> {
     let what = format!("cannot declare queue {queue}");
     let channel = connection.create_channel().await.map_err(|e| error::from_client(&what, &e))?;
     let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    let error = match channel.queue_declare(queue.clone(), options, arguments.clone()).await {
-        Ok(_) => return close(&channel).await.map(|()| false),
-        Err(error) => error,
-    };
-    let text = error::refusal(&error, AMQPSoftError::PRECONDITIONFAILED);
-    let no_limit_differs =
-        text.and_then(Difference::read).is_some_and(|found| found.argument == NO_LIMIT && found.is_absent());
-    if !no_limit_differs {
-        return Err(refused(&what, &error));
-    }
-    // Made by a broker that did not know it: usable, and the plan says what it can lose.
-    let mut rest = FieldTable::default();
-    for (name, value) in arguments.inner().iter().filter(|(name, _)| name.as_str() != NO_LIMIT) {
-        rest.insert(name.clone(), value.clone());
-    }
-    let channel = connection.create_channel().await.map_err(|e| error::from_client(&what, &e))?;
-    match channel.queue_declare(queue.clone(), options, rest).await {
-        Ok(_) => close(&channel).await.map(|()| true),
-        Err(error) => Err(refused(&what, &error)),
+    match channel.queue_declare(queue.clone(), options, arguments).await {
+        Ok(_) => close(&channel).await.map(Ok),
+        Err(error) => Ok(Err(error)),
     }
 }
 
@@ -189,7 +180,18 @@ fn refused(what: &str, error: &lapin::Error) -> Error {
     let text = error::refusal(error, AMQPSoftError::PRECONDITIONFAILED);
     match text.and_then(Difference::read) {
         Some(found) => found.into(),
-        None => error::from_client(what, error),
+        None => hint(error::from_client(what, error)),
+    }
+}
+
+/// Says what else can be done where a right is missing.
+fn hint(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Access => {
+            let text = format!("{error}; grant the right to configure it, or use Topology::Verify");
+            Error::new(ErrorKind::Access, text)
+        }
+        _ => error,
     }
 }
 

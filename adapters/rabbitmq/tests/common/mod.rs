@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(unreachable_pub, reason = "shared by several binaries")]
 
+pub mod instance;
+pub mod management;
 pub mod raw;
+pub mod source;
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};

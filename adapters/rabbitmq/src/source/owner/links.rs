@@ -18,7 +18,7 @@ use crate::source::{Incoming, Note};
 impl Owner {
     /// Connects for the first time and consumes every queue.
     pub(super) async fn open_all(&mut self) -> Result<(), Error> {
-        let connection = Arc::new(connect(&self.config, "oncemq consumer").await?);
+        let connection = Arc::new(connect(&self.config, &self.name).await?);
         self.connection = Wire::Up(connection.clone());
         for place in 0..self.lanes.len() {
             let opened = open(connection.clone(), self.lanes[place].spec.clone()).await?;
@@ -66,8 +66,8 @@ impl Owner {
     fn reconnect(&mut self) {
         let Wire::Down { why, .. } = &self.connection else { return };
         self.connection = Wire::Opening { why: why.clone() };
-        let config = self.config.clone();
-        let connecting = async move { Ready::Connection(connect(&config, "oncemq consumer").await) };
+        let (config, name) = (self.config.clone(), self.name.clone());
+        let connecting = async move { Ready::Connection(connect(&config, &name).await) };
         self.opening.push(connecting.boxed());
     }
 
