@@ -28,13 +28,15 @@ pub struct Builder<DB: Dialect> {
     topology: Topology,
     max_units: Option<usize>,
     purge: Purge,
+    named: bool,
 }
 
 /// Who removes what is older than the retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purge {
     /// A task of this process, in steps of so many rows. One process at a time does it,
-    /// however many are running.
+    /// however many are running. Where the account may not delete nothing is removed;
+    /// [`Inbox::purge`] says so.
     Batch(u32),
     /// Nobody, until somebody calls [`Inbox::purge`]. Needs no right to delete.
     Off,
@@ -56,6 +58,7 @@ impl<DB: Dialect> Builder<DB> {
             topology: Topology::Declare,
             max_units: None,
             purge: Purge::default(),
+            named: true,
         }
     }
 
@@ -100,6 +103,14 @@ impl<DB: Dialect> Builder<DB> {
         self
     }
 
+    /// Says that a proxy which pools by transaction, such as PgBouncer, stands before the
+    /// server: no prepared statement is kept between two of them. Statements of handlers
+    /// through `tx.db()` are covered, those of the application elsewhere are its own.
+    pub fn behind_pooler(mut self) -> Self {
+        self.named = false;
+        self
+    }
+
     /// Opens the inbox. Cancel safe.
     ///
     /// # Errors
@@ -115,7 +126,7 @@ impl<DB: Dialect> Builder<DB> {
         }
         let (alive, over) = oneshot::channel();
         let inner = Arc::new(Inner {
-            statements: DB::statements(&names, &server),
+            statements: DB::statements(&names, &server, self.named),
             places: Arc::new(Semaphore::new(units.max(1))),
             pool: self.pool,
             names,

@@ -71,7 +71,7 @@ pub trait Dialect: Database + sealed::Sealed {
     fn columns_sql(names: &Names, table: &str) -> String;
     /// The statements of a store.
     #[doc(hidden)]
-    fn statements(names: &Names, server: &Self::Server) -> Statements;
+    fn statements(names: &Names, server: &Self::Server, named: bool) -> Statements;
 
     /// Prepares a fresh connection for units.
     #[doc(hidden)]
@@ -101,6 +101,9 @@ pub trait Dialect: Database + sealed::Sealed {
         entries: &[Entry],
     ) -> impl Future<Output = Result<Vec<Verdict>, sqlx::Error>> + Send;
 
+    /// Whether an error says that a claim waited in vain for another transaction.
+    #[doc(hidden)]
+    fn waited(error: &sqlx::Error) -> bool;
     /// What an error means for the transaction it came from.
     #[doc(hidden)]
     fn judge(error: &sqlx::Error) -> Trouble;
@@ -139,10 +142,16 @@ pub enum Value {
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Statements {
-    /// Claims; read by the dialect only.
+    /// Claims in a unit; read by the dialect only.
     pub claim: Arc<str>,
+    /// Claims in a caller's transaction, whose settings stay as they are.
+    pub claim_beside: Arc<str>,
+    /// The driver may keep prepared statements by name.
+    pub named: bool,
     /// What is stored beside a done key, where the claim could not see it.
     pub done: Arc<str>,
+    /// Answered by a store that works.
+    pub probe: Arc<str>,
     /// A note by its id.
     pub note: Arc<str>,
     /// Adds a mark: id. Returns the note.

@@ -23,9 +23,15 @@ impl<DB: Dialect> Statement<DB> {
         Ok(Self { sql: query.sql(), arguments, persistent })
     }
 
-    pub(crate) fn bound(sql: &Arc<str>, values: Vec<Value>) -> Result<Self, sqlx::Error> {
+    pub(crate) fn bound(sql: &Arc<str>, values: Vec<Value>, named: bool) -> Result<Self, sqlx::Error> {
         let arguments = Some(DB::arguments(values)?);
-        Ok(Self { sql: AssertSqlSafe(sql.clone()).into_sql_str(), arguments, persistent: true })
+        Ok(Self { sql: AssertSqlSafe(sql.clone()).into_sql_str(), arguments, persistent: named })
+    }
+
+    /// The same, never kept prepared under a name.
+    pub(crate) fn unnamed(mut self) -> Self {
+        self.persistent = false;
+        self
     }
 
     /// Text without arguments, which may hold several statements.
@@ -57,13 +63,12 @@ impl<'q, DB: Dialect> Execute<'q, DB> for Statement<DB> {
     }
 }
 
-/// Runs one statement of ours and collects its rows.
+/// Runs one statement without arguments and collects its rows.
 pub(crate) async fn rows<DB: Dialect>(
     conn: &mut DB::Connection,
     sql: &Arc<str>,
-    values: Vec<Value>,
 ) -> Result<Vec<DB::Row>, sqlx::Error> {
-    DB::executor(conn).fetch_all(Statement::<DB>::bound(sql, values)?).await
+    DB::executor(conn).fetch_all(Statement::<DB>::plain(sql.to_string())).await
 }
 
 /// Runs one statement of ours, collects its rows and counts the rows it changed.
@@ -71,8 +76,9 @@ pub(crate) async fn collect<DB: Dialect>(
     conn: &mut DB::Connection,
     sql: &Arc<str>,
     values: Vec<Value>,
+    named: bool,
 ) -> Result<(Vec<DB::Row>, u64), sqlx::Error> {
-    let mut stream = DB::executor(conn).fetch_many(Statement::<DB>::bound(sql, values)?);
+    let mut stream = DB::executor(conn).fetch_many(Statement::<DB>::bound(sql, values, named)?);
     let (mut rows, mut changed) = (Vec::new(), 0);
     while let Some(item) = stream.try_next().await? {
         match item {

@@ -96,7 +96,7 @@ impl<DB: Dialect> Inner<DB> {
                 Err(error) => return Err(error),
             }
         }
-        let mut lane = bounded(DB::CALL_LIMIT, Lane::take(&self.pool)).await?;
+        let mut lane = bounded(DB::CALL_LIMIT, Lane::take(&self.pool, self.statements.named)).await?;
         lane.open(&self.server, limit).await?;
         Ok(lane)
     }
@@ -159,7 +159,7 @@ impl<DB: Dialect> Record for Inbox<DB> {
         // A connection of its own: the pool may be exhausted because the server hangs.
         let probe = async {
             let mut conn = options.connect().await?;
-            plain::<DB>(&mut conn, "SELECT 1").await?;
+            plain::<DB>(&mut conn, self.inner.statements.probe.to_string()).await?;
             sqlx::Connection::close(conn).await
         };
         bounded(PROBE_LIMIT, probe).await.map_err(|error| store("answer", error))

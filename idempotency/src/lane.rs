@@ -55,6 +55,8 @@ pub(crate) struct Lane<DB: Dialect> {
     trouble: Option<(Trouble, String)>,
     /// A savepoint that was dropped and not ended.
     go_back_to: Option<String>,
+    /// The driver may keep prepared statements by name.
+    named: bool,
 }
 
 impl<DB: Dialect> fmt::Debug for Lane<DB> {
@@ -65,7 +67,7 @@ impl<DB: Dialect> fmt::Debug for Lane<DB> {
 
 impl<DB: Dialect> Lane<DB> {
     /// Takes a connection out of the pool for good.
-    pub(crate) async fn take(pool: &Pool<DB>) -> Result<Self, sqlx::Error> {
+    pub(crate) async fn take(pool: &Pool<DB>, named: bool) -> Result<Self, sqlx::Error> {
         let mut conn = pool.acquire().await?;
         // From here on it is closed wherever it is dropped: no transaction of ours ever
         // reaches the pool.
@@ -86,6 +88,7 @@ impl<DB: Dialect> Lane<DB> {
             step: Step::Idle,
             trouble: None,
             go_back_to: None,
+            named,
         })
     }
 
@@ -149,6 +152,12 @@ impl<DB: Dialect> Lane<DB> {
     /// Whether something still runs on the connection.
     pub(crate) fn is_busy(&self) -> bool {
         self.step == Step::Waiting
+    }
+
+    /// Notes an error of our own statement.
+    pub(crate) fn failed(&mut self, error: &sqlx::Error) {
+        self.step = Step::Idle;
+        self.saw(error);
     }
 
     pub(crate) fn trouble(&self) -> Option<&(Trouble, String)> {
@@ -223,6 +232,7 @@ impl<DB: Dialect> Lane<DB> {
         self.may_run(kind)?;
         self.settle_savepoints().await?;
         self.step = Step::Waiting;
+        let statement = if self.named { statement } else { statement.unnamed() };
         let Self { conn: Some(conn), step, .. } = self else { return Err(sqlx::Error::PoolClosed) };
         let mut stream = DB::executor(conn).fetch_many(statement);
         let result = loop {
@@ -249,6 +259,7 @@ impl<DB: Dialect> Lane<DB> {
         self.may_run(kind)?;
         self.settle_savepoints().await?;
         self.step = Step::Waiting;
+        let statement = if self.named { statement } else { statement.unnamed() };
         let result = DB::executor(self.conn()?).fetch_optional(statement).await;
         self.finish(kind, result)
     }

@@ -9,7 +9,7 @@ use sqlx::pool::PoolConnection;
 
 use crate::dialect::{Dialect, Trouble, Value};
 use crate::error::bounded;
-use crate::execute::collect;
+use crate::execute::{collect, plain};
 use crate::inbox::Inbox;
 use crate::key_bytes::{REASON_MAX, TEXT_MAX, clean, of_entry};
 
@@ -70,7 +70,16 @@ impl<DB: Dialect> Inbox<DB> {
             };
             let attempt = async {
                 let mut aside = Aside::take(&self.inner.pool).await?;
-                let found = collect::<DB>(aside.conn()?, sql, values.clone()).await?;
+                let named = self.inner.statements.named;
+                if !named {
+                    // Preparing and running are two messages, and outside a transaction a
+                    // pooling proxy may send them to two servers.
+                    plain::<DB>(aside.conn()?, "BEGIN").await?;
+                }
+                let found = collect::<DB>(aside.conn()?, sql, values.clone(), named).await?;
+                if !named {
+                    plain::<DB>(aside.conn()?, "COMMIT").await?;
+                }
                 aside.done();
                 Ok(found)
             };

@@ -87,7 +87,8 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     async fn outcome(&self, tx: &mut Transaction<'_, DB>, key: Vec<u8>) -> Result<Option<String>, Error> {
-        let call = collect::<DB>(tx, &self.inner.statements.done, vec![Value::Bytes(key)]);
+        let statements = &self.inner.statements;
+        let call = collect::<DB>(tx, &statements.done, vec![Value::Bytes(key)], statements.named);
         let read = async {
             let (rows, _) = call.await?;
             rows.first().map_or(Ok(None), |row| DB::text(row, 2))
@@ -110,7 +111,8 @@ impl<DB: Dialect> First<DB> {
             ));
         }
         let values = vec![Value::Bytes(self.key), Value::Text(outcome.to_owned())];
-        let call = collect::<DB>(tx, &self.inbox.inner.statements.finish, values);
+        let statements = &self.inbox.inner.statements;
+        let call = collect::<DB>(tx, &statements.finish, values, statements.named);
         let (_, changed) = bounded(DB::CALL_LIMIT, call).await.map_err(|e| store("store an outcome", e))?;
         match changed {
             1 => Ok(()),

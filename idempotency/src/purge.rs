@@ -12,9 +12,9 @@ use crate::inbox::{Inbox, Inner};
 
 /// Between two looks while nothing is expired.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Between two full steps at least. Claims come first: the purge takes a tenth of the time.
+/// Between two full steps at least. Claims come first: the purge takes a third of the time.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-const SHARE: u32 = 9;
+const SHARE: u32 = 2;
 
 impl<DB: Dialect> Inbox<DB> {
     /// Removes one step's worth of expired rows, in a transaction of its own, and says how

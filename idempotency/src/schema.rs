@@ -136,7 +136,7 @@ async fn missing<DB: Dialect>(pool: &Pool<DB>, names: &Names) -> Result<Vec<Stri
         for (table, columns) in TABLES {
             let sql: Arc<str> = DB::columns_sql(names, table).into();
             let mut there = Vec::new();
-            for row in rows::<DB>(aside.conn()?, &sql, Vec::new()).await? {
+            for row in rows::<DB>(aside.conn()?, &sql).await? {
                 there.extend(DB::text(&row, 0)?);
             }
             if there.is_empty() {
@@ -159,7 +159,7 @@ async fn readable<DB: Dialect>(pool: &Pool<DB>, names: &Names) -> Result<(), Err
         let mut aside = Aside::<DB>::take(pool).await?;
         let sql: Arc<str> =
             format!("SELECT version, oldest_reader FROM {} ORDER BY version DESC", names.version()).into();
-        let found = rows::<DB>(aside.conn()?, &sql, Vec::new()).await?;
+        let found = rows::<DB>(aside.conn()?, &sql).await?;
         let versions = match found.first() {
             Some(row) => DB::int(row, 0)?.zip(DB::int(row, 1)?),
             None => None,

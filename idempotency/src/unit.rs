@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncemq_core::{Context, Ending, Entry, Error, ErrorKind, Unit, Verdict, failpoint};
+use oncemq_core::{Claim, Context, Ending, Entry, Error, ErrorKind, Unit, Verdict, failpoint};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::dialect::{Dialect, Trouble};
@@ -126,6 +126,13 @@ impl<DB: Dialect> Unit for InboxUnit<DB> {
                 }
                 Err(error) => error,
             };
+            if let ([_], true) = (entries, DB::waited(&error)) {
+                // Somebody inserts the key without having announced it. This unit is over.
+                if let Ok(mut hold) = self.slot.hold() {
+                    hold.lane().map_err(|e| store("claim a key", e))?.failed(&error);
+                }
+                return Ok(vec![Verdict::new(Claim::Busy, None)]);
+            }
             if DB::judge(&error) != Trouble::Redo || tries == CLAIM_TRIES {
                 return Err(store("claim a key", error));
             }

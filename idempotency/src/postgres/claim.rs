@@ -1,6 +1,7 @@
 //! Claims on PostgreSQL: one statement for all keys of a unit and their notes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use oncemq_core::{Claim, Entry, Note, Verdict};
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row};
@@ -8,7 +9,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row};
 use super::Reins;
 use crate::dialect::{Dialect, Statements, Value};
 use crate::error::refused;
-use crate::execute::rows;
+use crate::execute::collect;
 use crate::key_bytes::{TEXT_MAX, clean, done, of_entry};
 use crate::notes::note;
 
@@ -32,7 +33,11 @@ pub(super) async fn claim(
     // Each key once, in one order everywhere.
     let mut order: Vec<usize> = first.values().copied().collect();
     order.sort_by(|a, b| keys[*a].cmp(&keys[*b]));
-    let found = ask(conn, statements, entries, &keys, &order).await?;
+    let text = match reins {
+        Some(_) => &statements.claim,
+        None => &statements.claim_beside,
+    };
+    let found = ask(conn, text, statements.named, entries, &keys, &order).await?;
     if let (Some(reins), Some(row)) = (reins, found.first()) {
         let pid: i64 = row.try_get(9)?;
         reins.backend = i32::try_from(pid).ok().zip(row.try_get(10)?);
@@ -96,7 +101,8 @@ fn verdict(entry: &Entry, answer: &Answer, note: Option<Note>, twin: Option<&Ent
 
 async fn ask(
     conn: &mut PgConnection,
-    statements: &Statements,
+    text: &Arc<str>,
+    named: bool,
     entries: &[Entry],
     keys: &[Vec<u8>],
     order: &[usize],
@@ -104,19 +110,20 @@ async fn ask(
     fn column<T>(order: &[usize], of: impl Fn(usize) -> T) -> Vec<T> {
         order.iter().map(|i| of(*i)).collect()
     }
-    let text = |of: &dyn Fn(&Entry) -> String| column(order, |i| clean(&of(&entries[i]), TEXT_MAX));
+    let texts = |of: &dyn Fn(&Entry) -> String| column(order, |i| clean(&of(&entries[i]), TEXT_MAX));
     let key_text = |entry: &Entry| entry.key.as_ref().map(|key| key.text()).unwrap_or_default();
     let message_id = |i: usize| entries[i].message_id.as_deref().map(|id| clean(id, TEXT_MAX));
-    sqlx::query(AssertSqlSafe(statements.claim.clone()))
+    sqlx::query(AssertSqlSafe(text.clone()))
         .bind(column(order, |i| keys[i].clone()))
-        .bind(text(&|entry| entry.trail.consumer.to_string()))
-        .bind(text(&|entry| entry.trail.kind.to_string()))
-        .bind(text(&key_text))
+        .bind(texts(&|entry| entry.trail.consumer.to_string()))
+        .bind(texts(&|entry| entry.trail.kind.to_string()))
+        .bind(texts(&key_text))
         .bind(column(order, message_id))
-        .bind(text(&|entry| entry.trail.origin.clone()))
+        .bind(texts(&|entry| entry.trail.origin.clone()))
         .bind(column(order, |i| entries[i].body.to_vec()))
         .bind(column(order, |i| entries[i].conflict.map(Vec::from)))
         .bind(column(order, |i| entries[i].trail.id.as_bytes().to_vec()))
+        .persistent(named)
         .fetch_all(conn)
         .await
 }
@@ -132,7 +139,8 @@ async fn stored(
     if body.is_some() {
         return Ok(Stored { body, conflict: row.try_get(3)? });
     }
-    let found = rows::<Postgres>(conn, &statements.done, vec![Value::Bytes(key.to_vec())]).await?;
+    let key = vec![Value::Bytes(key.to_vec())];
+    let (found, _) = collect::<Postgres>(conn, &statements.done, key, statements.named).await?;
     match found.first() {
         Some(row) => Ok(Stored { body: Postgres::bytes(row, 0)?, conflict: Postgres::bytes(row, 1)? }),
         // Purged this moment: it was done, and nothing more is known.

@@ -16,8 +16,8 @@ use crate::names::Names;
 use crate::notes::Aside;
 
 /// How long a claim may wait for an insert that nobody announced by its lock. Not reached
-/// by inboxes among themselves.
-const LOCK_LIMIT: Duration = Duration::from_secs(4);
+/// by inboxes among themselves; the claim itself lifts it for what the handler waits for.
+const CLAIM_LOCK_LIMIT: Duration = Duration::from_secs(1);
 
 /// What was learned about the server.
 #[derive(Debug, Clone)]
@@ -90,8 +90,8 @@ impl Dialect for Postgres {
         schema::columns(names, table)
     }
 
-    fn statements(names: &Names, server: &Server) -> Statements {
-        schema::statements(names, server.may_delete)
+    fn statements(names: &Names, server: &Server, named: bool) -> Statements {
+        schema::statements(names, server.may_delete, named)
     }
 
     async fn harness(_: &mut PgConnection) -> Result<Reins, sqlx::Error> {
@@ -100,7 +100,7 @@ impl Dialect for Postgres {
 
     fn begin_text(server: &Server, secret: &str, limit: Duration) -> String {
         let millis = limit.as_millis().clamp(1, 2_000_000_000);
-        let lock = LOCK_LIMIT.as_millis().min(millis);
+        let lock = CLAIM_LOCK_LIMIT.as_millis().min(millis);
         let watch = match server.watches_client {
             true => "SET LOCAL client_connection_check_interval = 1000; ",
             false => "",
@@ -153,6 +153,10 @@ impl Dialect for Postgres {
         claim::claim(conn, reins, statements, entries).await
     }
 
+    fn waited(error: &sqlx::Error) -> bool {
+        error.as_database_error().and_then(|e| e.code()).as_deref() == Some("55P03")
+    }
+
     fn judge(error: &sqlx::Error) -> Trouble {
         match error {
             sqlx::Error::Database(error) => judge_code(error.code().as_deref().unwrap_or("")),
@@ -176,13 +180,13 @@ fn judge_code(code: &str) -> Trouble {
 
 /// Whether a transaction may ask the server to watch the client.
 async fn watches_client(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    let try_it = "BEGIN; SET LOCAL client_connection_check_interval = 1000";
+    // In one text: behind a pooling proxy two texts may meet two servers.
+    let try_it = "BEGIN; SET LOCAL client_connection_check_interval = 1000; ROLLBACK";
     let result = plain::<Postgres>(conn, try_it).await;
-    plain::<Postgres>(conn, "ROLLBACK").await?;
     match result {
         Ok(()) => Ok(true),
         // Unknown to an older server, or of no use on its system.
-        Err(sqlx::Error::Database(_)) => Ok(false),
+        Err(sqlx::Error::Database(_)) => plain::<Postgres>(conn, "ROLLBACK").await.map(|()| false),
         Err(error) => Err(error),
     }
 }

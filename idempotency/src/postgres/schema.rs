@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sqlx::{Connection, PgConnection, Pool, Postgres};
 
-use crate::dialect::{Dialect, Statements, Value};
+use crate::dialect::{Dialect, Statements};
 use crate::execute::{plain, rows};
 use crate::names::Names;
 use crate::notes::Aside;
@@ -77,22 +77,26 @@ pub(super) async fn resolve(conn: &mut PgConnection, names: &Names) -> Result<Op
     if let Some(schema) = names.schema() {
         return Ok(Some(schema.to_owned()));
     }
-    let sql: Arc<str> =
+    let sql: Arc<str> = format!(
         "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-         WHERE c.oid = to_regclass($1)), current_schema())::text"
-            .into();
-    let found = rows::<Postgres>(conn, &sql, vec![Value::Text(names.inbox())]).await?;
+         WHERE c.oid = to_regclass({})), current_schema())::text",
+        literal(&names.inbox())
+    )
+    .into();
+    let found = rows::<Postgres>(conn, &sql).await?;
     found.first().map_or(Ok(None), |row| Postgres::text(row, 0))
 }
 
 /// Whether notes may be deleted at once instead of by a later purge. Unknown before the
 /// tables exist: then this account makes them, and owns them.
 pub(super) async fn may_delete(conn: &mut PgConnection, names: &Names) -> Result<bool, sqlx::Error> {
-    let sql: Arc<str> =
-        "SELECT CASE WHEN to_regclass($1) IS NULL OR has_table_privilege(to_regclass($1), 'DELETE') \
-         THEN 1::bigint ELSE 0::bigint END"
-            .into();
-    let found = rows::<Postgres>(conn, &sql, vec![Value::Text(names.note())]).await?;
+    let sql: Arc<str> = format!(
+        "SELECT CASE WHEN to_regclass({note}) IS NULL OR has_table_privilege(to_regclass({note}), 'DELETE') \
+         THEN 1::bigint ELSE 0::bigint END",
+        note = literal(&names.note())
+    )
+    .into();
+    let found = rows::<Postgres>(conn, &sql).await?;
     found.first().map_or(Ok(false), |row| Ok(Postgres::int(row, 0)? == Some(1)))
 }
 
@@ -103,9 +107,10 @@ pub(super) async fn create(pool: &Pool<Postgres>, names: &Names) -> Result<(), s
     let lock = lock_of(names, "create");
     plain::<Postgres>(&mut tx, format!("SELECT pg_advisory_xact_lock({lock})")).await?;
     if let Some(schema) = names.schema() {
-        let sql: Arc<str> = "SELECT 1::bigint FROM pg_namespace WHERE nspname = $1".into();
+        let sql: Arc<str> =
+            format!("SELECT 1::bigint FROM pg_namespace WHERE nspname = {}", literal(schema)).into();
         // Asked first: `IF NOT EXISTS` wants the right to create even if nothing is created.
-        if rows::<Postgres>(&mut tx, &sql, vec![Value::Text(schema.to_owned())]).await?.is_empty() {
+        if rows::<Postgres>(&mut tx, &sql).await?.is_empty() {
             let text = format!("CREATE SCHEMA IF NOT EXISTS {}", crate::names::quoted(schema));
             plain::<Postgres>(&mut tx, text).await?;
         }
@@ -134,7 +139,7 @@ fn lock_of(names: &Names, purpose: &str) -> String {
 /// Judges every key of the first argument; the others run beside it. Waits for nobody: a key
 /// whose lock is taken belongs to a transaction that is still open. Rows and notes are looked up key by key: a plan that reads
 /// a whole table would be right only while it is small.
-fn claim(names: &Names) -> String {
+fn claim(names: &Names, in_unit: bool) -> String {
     let (inbox, note) = (names.inbox(), names.note());
     let lock = literal(&format!("oncemq:key:{inbox}:"));
     format!(
@@ -150,12 +155,17 @@ fn claim(names: &Names) -> String {
 )
 SELECT a.k, CASE WHEN NOT a.ours THEN 2::bigint WHEN i.k IS NULL THEN 1::bigint ELSE 0::bigint END,
   b.body, b.conflict, n.failed_class, n.failed_reason, n.failed_at, n.attempts, n.marks,
-  pg_backend_pid()::bigint, {began}
+  pg_backend_pid()::bigint, {began}{lift}
 FROM a LEFT JOIN i ON i.k = a.k
   LEFT JOIN LATERAL (SELECT body, conflict FROM {inbox} WHERE k = a.k OFFSET 0) b ON true
   LEFT JOIN LATERAL (SELECT {NOTE} FROM {note} WHERE d = a.d OFFSET 0) n ON true",
         now = now(),
         began = micros("now()"),
+        // From here on locks are waited for as long as statements run.
+        lift = match in_unit {
+            true => ", set_config('lock_timeout', current_setting('statement_timeout'), true)",
+            false => "",
+        },
     )
 }
 
@@ -172,7 +182,7 @@ fn unmark(note: &str, touch: &str, may_delete: bool) -> String {
     )
 }
 
-pub(super) fn statements(names: &Names, may_delete: bool) -> Statements {
+pub(super) fn statements(names: &Names, may_delete: bool, named: bool) -> Statements {
     let (inbox, note, now) = (names.inbox(), names.note(), now());
     let touch = format!("touched_at = {now}");
     // One instance at a time, and none waits: whoever comes second has nothing to do.
@@ -186,8 +196,11 @@ pub(super) fn statements(names: &Names, may_delete: bool) -> Statements {
         )
     };
     Statements {
-        claim: claim(names).into(),
+        claim: claim(names, true).into(),
+        claim_beside: claim(names, false).into(),
+        named,
         done: format!("SELECT body, conflict, outcome FROM {inbox} WHERE k = $1").into(),
+        probe: "SELECT 1".into(),
         note: format!("SELECT {NOTE} FROM {note} WHERE d = $1").into(),
         mark: format!(
             "INSERT INTO {note} AS n (d, marks, touched_at) VALUES ($1, 1, {now})

@@ -38,7 +38,7 @@ fn a_unit_is_bounded_on_the_server() {
     let text = Postgres::begin_text(&server, "sp", Duration::from_secs(35));
     assert!(text.contains("statement_timeout = 35000"), "{text}");
     assert!(text.contains("idle_in_transaction_session_timeout = 35000"), "{text}");
-    assert!(text.contains("lock_timeout = 4000"), "{text}");
+    assert!(text.contains("lock_timeout = 1000"), "{text}");
     assert!(text.ends_with("SAVEPOINT sp"), "{text}");
     // Zero would mean no limit.
     let text = Postgres::begin_text(&server, "sp", Duration::ZERO);

@@ -5,7 +5,7 @@ use oncemq_core::{Claim, Entry, Verdict};
 use sqlx::{Sqlite, SqliteConnection};
 
 use crate::dialect::{Dialect, Statements, Value};
-use crate::execute::rows;
+use crate::execute::collect;
 use crate::key_bytes::{TEXT_MAX, clean, of_entry};
 use crate::notes::note;
 
@@ -14,11 +14,12 @@ pub(super) async fn claim(
     statements: &Statements,
     entries: &[Entry],
 ) -> Result<Vec<Verdict>, sqlx::Error> {
+    let named = statements.named;
     let mut verdicts = Vec::with_capacity(entries.len());
     for entry in entries {
         let claim = one(conn, statements, entry).await?;
         let id = Value::Bytes(entry.trail.id.as_bytes().to_vec());
-        let found = rows::<Sqlite>(conn, &statements.note, vec![id]).await?;
+        let (found, _) = collect::<Sqlite>(conn, &statements.note, vec![id], named).await?;
         let note = found.first().map(|row| note::<Sqlite>(row, 0)).transpose()?;
         verdicts.push(Verdict::new(claim, note));
     }
@@ -43,10 +44,12 @@ async fn one(
         Value::Bytes(entry.body.to_vec()),
         Value::MaybeBytes(entry.conflict.map(Vec::from)),
     ];
-    if !rows::<Sqlite>(conn, &statements.claim, values).await?.is_empty() {
+    let (inserted, _) = collect::<Sqlite>(conn, &statements.claim, values, statements.named).await?;
+    if !inserted.is_empty() {
         return Ok(Claim::New);
     }
-    let found = rows::<Sqlite>(conn, &statements.done, vec![Value::Bytes(key)]).await?;
+    let key = vec![Value::Bytes(key)];
+    let (found, _) = collect::<Sqlite>(conn, &statements.done, key, statements.named).await?;
     let Some(row) = found.first() else {
         return Err(crate::error::refused("a done key was not found again"));
     };

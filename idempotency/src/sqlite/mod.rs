@@ -68,7 +68,7 @@ impl Dialect for Sqlite {
         )
         .into();
         let conn = aside.conn().map_err(|e| store(what, e))?;
-        let found = rows::<Sqlite>(conn, &list, Vec::new()).await.map_err(|e| store(what, e))?;
+        let found = rows::<Sqlite>(conn, &list).await.map_err(|e| store(what, e))?;
         aside.done();
         let file = match found.first() {
             Some(row) => Self::text(row, 0).map_err(|e| store(what, e))?.unwrap_or_default(),
@@ -94,8 +94,8 @@ impl Dialect for Sqlite {
         schema::columns(names, table)
     }
 
-    fn statements(names: &Names, _: &()) -> Statements {
-        schema::statements(names)
+    fn statements(names: &Names, _: &(), named: bool) -> Statements {
+        schema::statements(names, named)
     }
 
     async fn harness(conn: &mut SqliteConnection) -> Result<Reins, sqlx::Error> {
@@ -135,6 +135,11 @@ impl Dialect for Sqlite {
         entries: &[Entry],
     ) -> Result<Vec<Verdict>, sqlx::Error> {
         claim::claim(conn, statements, entries).await
+    }
+
+    // The unit holds the only lock there is.
+    fn waited(_: &sqlx::Error) -> bool {
+        false
     }
 
     fn judge(error: &sqlx::Error) -> Trouble {

@@ -1,5 +1,7 @@
 //! Tables and statements on SQLite.
 
+use std::sync::Arc;
+
 use sqlx::{Connection, Pool, Sqlite};
 
 use crate::dialect::Statements;
@@ -83,16 +85,21 @@ pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-pub(super) fn statements(names: &Names) -> Statements {
+pub(super) fn statements(names: &Names, named: bool) -> Statements {
     let (inbox, note) = (names.inbox(), names.note());
     let touch = format!("touched_at = {NOW}");
-    Statements {
-        claim: format!(
-            "INSERT INTO {inbox} (k, consumer, kind, key_text, message_id, origin, body, conflict, done_at)
+    let claim: Arc<str> = format!(
+        "INSERT INTO {inbox} (k, consumer, kind, key_text, message_id, origin, body, conflict, done_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, {NOW}) ON CONFLICT (k) DO NOTHING RETURNING 1"
-        )
-        .into(),
+    )
+    .into();
+    Statements {
+        claim: claim.clone(),
+        claim_beside: claim,
+        named,
         done: format!("SELECT body, conflict, outcome FROM {inbox} WHERE k = $1").into(),
+        // An empty file, made because the old one is gone, is no store.
+        probe: format!("SELECT version FROM {}", names.version()).into(),
         note: format!("SELECT {NOTE} FROM {note} WHERE d = $1").into(),
         mark: format!(
             "INSERT INTO {note} (d, marks, touched_at) VALUES ($1, 1, {NOW})

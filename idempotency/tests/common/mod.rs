@@ -7,7 +7,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use oncemq_core::{
-    Claim, Context, Ending, Entry, Failure, Identity, KeyValue, Message, Record, Trail, Unit, Verdict,
+    Claim, Context, Ending, Entry, ErrorKind, Failure, Identity, KeyValue, Message, Record, Trail, Unit,
+    Verdict,
 };
 use oncemq_idempotency::{Dialect, Inbox, Tx};
 
@@ -48,6 +49,23 @@ pub async fn claimed<DB: Dialect>(
     (unit, verdicts.pop().unwrap())
 }
 
+/// The same, as patient as a consumer is with a store that does not answer.
+async fn claimed_when_up<DB: Dialect>(
+    inbox: &Inbox<DB>,
+    entry: &Entry,
+) -> (<Inbox<DB> as Record>::Unit, Verdict) {
+    for _ in 0..10 {
+        match inbox.begin(LIMIT).await {
+            Ok(mut unit) => {
+                let mut verdicts = unit.claim(std::slice::from_ref(entry)).await.unwrap();
+                return (unit, verdicts.pop().unwrap());
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Store, "{error}"),
+        }
+    }
+    panic!("the store did not come back")
+}
+
 /// One run: claim, handler, end.
 pub async fn once<DB, H, Fut>(inbox: &Inbox<DB>, entry: &Entry, handler: H) -> Ending
 where
@@ -78,8 +96,9 @@ where
     H: Fn(Tx<DB>) -> Fut,
     Fut: Future<Output = Result<(), Failure>>,
 {
+    let mut redos = 0;
     for _ in 0..2000 {
-        let (mut unit, verdict) = claimed(inbox, entry).await;
+        let (mut unit, verdict) = claimed_when_up(inbox, entry).await;
         match verdict.claim {
             Claim::Done { .. } => {
                 let ending = unit.rollback().await;
@@ -101,7 +120,12 @@ where
         };
         match (ending, said) {
             (Ending::Committed, Ok(())) => return Outcome::Done,
-            (Ending::Redo(_) | Ending::Unknown(_), _) => {}
+            (Ending::Redo(_) | Ending::Unknown(_), _) => {
+                // As the runtime does it: longer each time, and not in step with others.
+                redos += 1;
+                let jitter = u64::from(entry.trail.id.as_bytes()[0]) * redos.min(20) / 16;
+                tokio::time::sleep(Duration::from_millis(10 * redos.min(20) + jitter)).await;
+            }
             (ending, said) => panic!("{ending:?} after {said:?}"),
         }
     }

@@ -25,6 +25,8 @@ cases![
     claims_see_the_note_of_their_message,
     empty_notes_go_at_once,
     once_without_a_consumer,
+    pg2_an_unannounced_twin_is_busy_after_a_moment,
+    behind_a_pooler_nothing_stays_prepared,
 ];
 
 async fn record_and_effect_commit_together(f: Fixture) {
@@ -323,4 +325,59 @@ async fn once_without_a_consumer(f: Fixture) {
     };
     let error = first.finish(&mut tx, &"x".repeat(5000)).await.unwrap_err();
     assert_eq!(error.kind(), oncemq_core::ErrorKind::TooLarge);
+}
+
+/// An insert without our lock, as by hand: nothing announces it, so the claim waits a
+/// moment, and then the key is busy.
+async fn pg2_an_unannounced_twin_is_busy_after_a_moment(f: Fixture) {
+    let inbox = f.inbox(4).await;
+    deliver(&inbox, &entry("seed"), effect).await;
+    let copy = "INSERT INTO oncemq_inbox SELECT decode('72', 'hex') || substr(k, 2, 29) || 'k'::bytea, consumer, \
+                kind, key_text, message_id, origin, body, conflict, outcome, done_at FROM oncemq_inbox";
+    let mut foreign = f.admin.begin().await.unwrap();
+    sqlx::query(copy).execute(&mut *foreign).await.unwrap();
+    let started = Instant::now();
+    let (unit, verdict) = claimed(&inbox, &entry("k")).await;
+    assert_eq!(verdict.claim, Claim::Busy);
+    assert!((800..3000).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
+    assert!(matches!(unit.rollback().await, Ending::RolledBack));
+    foreign.rollback().await.unwrap();
+    assert_eq!(deliver(&inbox, &entry("k"), effect).await, Outcome::Done);
+    // Handlers wait for row locks longer than a claim does.
+    let mut foreign = f.admin.begin().await.unwrap();
+    sqlx::query("UPDATE account SET points = 5").execute(&mut *foreign).await.unwrap();
+    let key = entry("w");
+    let waits = deliver(&inbox, &key, |mut tx| async move {
+        sqlx::query("UPDATE account SET points = points + 1").execute(tx.db()).await?;
+        Ok(())
+    });
+    let frees = async {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        foreign.commit().await.unwrap();
+    };
+    let (outcome, ()) = tokio::join!(waits, frees);
+    assert_eq!((outcome, f.int("SELECT points FROM account").await), (Outcome::Done, 6));
+}
+
+/// What a pooling proxy needs: no statement stays prepared on the server.
+async fn behind_a_pooler_nothing_stays_prepared(f: Fixture) {
+    let pool = f.pool(2).await;
+    let inbox = Inbox::builder(pool).behind_pooler().open().await.unwrap();
+    for key in ["a", "b"] {
+        let outcome = deliver(&inbox, &entry(key), |mut tx| async move {
+            let key = tx.key().unwrap().text();
+            sqlx::query("INSERT INTO effect VALUES ($1)").bind(key).execute(tx.db()).await?;
+            let sql = "SELECT count(*) FROM pg_prepared_statements WHERE NOT from_sql";
+            let kept: i64 = sqlx::query_scalar(sql).fetch_one(tx.db()).await?;
+            assert_eq!(kept, 0);
+            Ok(())
+        })
+        .await;
+        assert_eq!(outcome, Outcome::Done);
+        assert_eq!(deliver(&inbox, &entry(key), effect).await, Outcome::Duplicate);
+    }
+    let noted = entry("n");
+    assert_eq!(inbox.mark(&noted.trail.id).await.unwrap().marks, 1);
+    assert!(inbox.fail(&noted, &Failed::now(Class::System, "x")).await.unwrap());
+    assert_eq!(inbox.purge().await.unwrap(), 0);
 }

@@ -5,7 +5,8 @@ use sqlx::Sqlite;
 use crate::common::{Outcome, claimed, context, deliver, entry, is_done, once};
 use crate::support::fixture;
 
-async fn effect(mut tx: Tx<Sqlite>) -> Result<(), Failure> {
+/// The handler of most tests.
+pub async fn effect(mut tx: Tx<Sqlite>) -> Result<(), Failure> {
     let key = tx.key().unwrap().text();
     sqlx::query("INSERT INTO effect VALUES ($1)").bind(key).execute(tx.db()).await?;
     Ok(())

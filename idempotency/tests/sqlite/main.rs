@@ -4,6 +4,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::large_futures,
     reason = "a test program: what goes wrong ends the test"
 )]
 
@@ -12,3 +13,7 @@ mod common;
 mod support;
 
 mod basics;
+mod broken;
+mod files;
+mod handlers;
+mod load;

@@ -10,7 +10,7 @@ pub struct Fixture {
     pub inbox: Inbox<Sqlite>,
     pub pool: SqlitePool,
     /// The files live as long as this.
-    pub _dir: tempfile::TempDir,
+    pub dir: tempfile::TempDir,
 }
 
 pub fn options(dir: &tempfile::TempDir, journal: SqliteJournalMode) -> SqliteConnectOptions {
@@ -37,7 +37,7 @@ pub async fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_in(&dir, SqliteJournalMode::Wal).await;
     let inbox = Inbox::open(pool.clone()).await.unwrap();
-    Fixture { inbox, pool, _dir: dir }
+    Fixture { inbox, pool, dir }
 }
 
 impl Fixture {
