@@ -140,5 +140,8 @@ pub(crate) struct Item {
     pub(crate) delivery: Delivery,
     pub(crate) key: Option<Found>,
     /// The hash of the order key; `None` if nothing orders the message.
-    pub(crate) order: Option<u64>,
+    pub(crate) order: Option<OrderHash>,
 }
+
+/// The hash of an order key, never zero so that its absence costs no room.
+pub(crate) type OrderHash = std::num::NonZeroU64;

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// The deadlines of one worker's pending runs: a queue for each limit, one timer for all.
 /// A ready run never comes here.
 #[derive(Debug, Default)]
@@ -17,6 +19,8 @@ pub(crate) struct Deadlines {
     runs: Vec<u32>,
     timer: Option<Pin<Box<Sleep>>>,
     entries: usize,
+    /// What the milliseconds of the entries count from.
+    start: Option<Instant>,
 }
 
 /// Deadlines with one limit come due in the order they were armed.
@@ -28,7 +32,9 @@ struct Queue {
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    at: Instant,
+    /// Milliseconds after the first deadline was armed: as fine as the timer, in half the
+    /// room of an instant.
+    at_ms: u64,
     place: u32,
     run: u32,
 }
@@ -41,10 +47,10 @@ impl Deadlines {
         if self.runs.len() <= index {
             self.runs.resize(index + 1, 0);
         }
-        let Some(at) = Instant::now().checked_add(limit) else {
-            return;
-        };
-        let entry = Entry { at, place, run: self.runs[index] };
+        let now = Instant::now();
+        let since = now.duration_since(*self.start.get_or_insert(now));
+        let at_ms = u64::try_from(since.saturating_add(limit).as_millis()).unwrap_or(u64::MAX);
+        let entry = Entry { at_ms, place, run: self.runs[index] };
         match self.queues.iter_mut().find(|queue| queue.limit == limit) {
             Some(queue) => queue.due.push_back(entry),
             None => self.queues.push(Queue { limit, due: VecDeque::from([entry]) }),
@@ -68,14 +74,21 @@ impl Deadlines {
         let Some((index, first)) = self.first() else {
             return Poll::Pending;
         };
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(first.at)));
-        if timer.deadline() != first.at {
-            timer.as_mut().reset(first.at);
+        let due = self.instant(first.at_ms);
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if timer.deadline() != due {
+            timer.as_mut().reset(due);
         }
         std::task::ready!(timer.as_mut().poll(cx));
         self.queues[index].due.pop_front();
         self.entries -= 1;
         Poll::Ready(first.place)
+    }
+
+    /// A deadline beyond what the clock can name is as good as none.
+    fn instant(&self, at_ms: u64) -> Instant {
+        let start = self.start.unwrap_or_else(Instant::now);
+        start.checked_add(Duration::from_millis(at_ms)).unwrap_or_else(|| start + FAR)
     }
 
     /// The earliest deadline that is not void.
@@ -90,7 +103,7 @@ impl Deadlines {
                 self.entries -= 1;
             }
             if let Some(entry) = queue.due.front()
-                && first.is_none_or(|(_, earliest)| entry.at < earliest.at)
+                && first.is_none_or(|(_, earliest)| entry.at_ms < earliest.at_ms)
             {
                 first = Some((index, *entry));
             }
@@ -127,6 +140,17 @@ mod tests {
         deadlines.disarm(2);
         assert_eq!(due(&mut deadlines).await, 0);
         assert_eq!(start.elapsed().as_secs(), 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_without_end_is_no_limit() {
+        let mut deadlines = Deadlines::default();
+        deadlines.arm(Duration::MAX, 0, 2);
+        deadlines.arm(Duration::from_secs(1), 1, 2);
+        assert_eq!(due(&mut deadlines).await, 1);
+        deadlines.disarm(1);
+        let never = tokio::time::timeout(Duration::from_secs(3600), due(&mut deadlines));
+        assert!(never.await.is_err());
     }
 
     #[tokio::test(start_paused = true)]

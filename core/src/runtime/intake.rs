@@ -8,9 +8,13 @@ use tokio::sync::watch;
 
 use super::mailbox::{Mail, SharedQueue};
 use super::worker::WorkerShared;
-use super::{Found, Item, Shared, TopicEnv};
+use super::{Found, Item, OrderHash, Shared, TopicEnv};
 use crate::key::Document;
 use crate::{Delivery, Error, Event, Health, Scope, Source};
+
+/// The most deliveries taken in one poll: what is on its way to the workers stays small, and
+/// a poll is long enough to be worth its wake-ups.
+const POLL_MAX: usize = 1024;
 
 pub(crate) struct Intake {
     pub(crate) source: Box<dyn Source>,
@@ -114,10 +118,10 @@ impl Intake {
             polled = poll_fn(|cx| {
                 loop {
                     // At each poll anew: a settlement is what wakes the task when it was full.
-                    let room = if open { self.room() } else { 0 };
+                    let room = if open { self.room().min(POLL_MAX) } else { 0 };
                     let polled = self.source.poll_events(cx, room, &mut self.events);
                     // A place that became free before the source kept the waker woke nobody.
-                    if open && room == 0 && polled.is_pending() && self.room() > 0 {
+                    if open && room == 0 && polled.is_pending() && self.room().min(POLL_MAX) > 0 {
                         continue;
                     }
                     return polled;
@@ -159,7 +163,7 @@ impl Intake {
         let item = Item { delivery, key, order };
         match order {
             Some(order) => {
-                let worker = usize::try_from(order >> 32).unwrap_or(0) % self.workers.len();
+                let worker = usize::try_from(order.get() >> 32).unwrap_or(0) % self.workers.len();
                 self.mail[worker].push(Mail::Item(item));
             }
             None => self.unordered.push(item),
@@ -236,7 +240,7 @@ fn order_of(
     delivery: &Delivery,
     key: Option<&Found>,
     document: &mut Document,
-) -> Option<u64> {
+) -> Option<OrderHash> {
     let message = delivery.message();
     let subscription = delivery.facts().subscription;
     if let Some(order_by) = &topic.order_by {
@@ -249,9 +253,9 @@ fn order_of(
     key.and_then(|key| key.as_ref().as_ref().ok()).map(|key| hash(subscription, key.as_bytes()))
 }
 
-fn hash(subscription: u16, bytes: &[u8]) -> u64 {
+fn hash(subscription: u16, bytes: &[u8]) -> OrderHash {
     let mut hasher = DefaultHasher::new();
     subscription.hash(&mut hasher);
     bytes.hash(&mut hasher);
-    hasher.finish()
+    OrderHash::new(hasher.finish()).unwrap_or(OrderHash::MIN)
 }

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use super::OrderHash;
+
 /// The keys that have a run at work, and what waits behind it, linked through the worker's
 /// slab. A key without work has no entry.
 ///
@@ -10,7 +12,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// and never correctness.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
-    waiting: HashMap<u64, Option<Queue>, BuildHasherDefault<Hashed>>,
+    waiting: HashMap<OrderHash, Option<Queue>, BuildHasherDefault<Hashed>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -32,17 +34,17 @@ pub(crate) enum Turn {
 
 impl Keys {
     /// Whether anything of the key runs.
-    pub(crate) fn is_busy(&self, key: u64) -> bool {
+    pub(crate) fn is_busy(&self, key: OrderHash) -> bool {
         self.waiting.contains_key(&key)
     }
 
     /// Marks the key as running.
-    pub(crate) fn occupy(&mut self, key: u64) {
+    pub(crate) fn occupy(&mut self, key: OrderHash) {
         self.waiting.entry(key).or_default();
     }
 
     /// Queues a place behind the key's run. The caller links `place` after the returned one.
-    pub(crate) fn queue(&mut self, key: u64, place: u32) -> Turn {
+    pub(crate) fn queue(&mut self, key: OrderHash, place: u32) -> Turn {
         match self.waiting.get_mut(&key) {
             None => Turn::Now,
             Some(Some(queue)) => {
@@ -59,7 +61,7 @@ impl Keys {
 
     /// Ends the key's run: the next place, whose follower the caller reads with `next`.
     /// Without one the key is forgotten.
-    pub(crate) fn advance(&mut self, key: u64, next: impl FnOnce(u32) -> Option<u32>) -> Option<u32> {
+    pub(crate) fn advance(&mut self, key: OrderHash, next: impl FnOnce(u32) -> Option<u32>) -> Option<u32> {
         match self.waiting.get_mut(&key)? {
             Some(queue) => {
                 let first = queue.first;
@@ -112,16 +114,17 @@ mod tests {
     #[test]
     fn a_key_runs_one_at_a_time_in_order_and_is_forgotten_when_idle() {
         let mut keys = Keys::default();
-        assert!(!keys.is_busy(7));
-        keys.occupy(7);
-        assert_eq!(keys.queue(7, 1), Turn::First);
-        assert_eq!(keys.queue(7, 2), Turn::Behind(1));
-        assert_eq!(keys.queue(8, 3), Turn::Now);
+        let (key, other) = (OrderHash::MAX, OrderHash::MIN);
+        assert!(!keys.is_busy(key));
+        keys.occupy(key);
+        assert_eq!(keys.queue(key, 1), Turn::First);
+        assert_eq!(keys.queue(key, 2), Turn::Behind(1));
+        assert_eq!(keys.queue(other, 3), Turn::Now);
         let follower = |place| (place == 1).then_some(2);
-        assert_eq!(keys.advance(7, follower), Some(1));
-        assert_eq!(keys.advance(7, follower), Some(2));
-        assert!(keys.is_busy(7));
-        assert_eq!(keys.advance(7, follower), None);
-        assert!(!keys.is_busy(7));
+        assert_eq!(keys.advance(key, follower), Some(1));
+        assert_eq!(keys.advance(key, follower), Some(2));
+        assert!(keys.is_busy(key));
+        assert_eq!(keys.advance(key, follower), None);
+        assert!(!keys.is_busy(key));
     }
 }

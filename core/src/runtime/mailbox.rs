@@ -72,6 +72,9 @@ impl Mailbox {
     }
 }
 
+/// Places that an empty queue keeps.
+const ROOM_KEPT: usize = 4096;
+
 /// The queue of deliveries that nothing orders. A worker takes a few when it has room, so a
 /// blocked worker holds none of them.
 #[derive(Debug, Default)]
@@ -89,6 +92,10 @@ impl SharedQueue {
         let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
         let n = most.min(items.len());
         into.extend(items.drain(..n));
+        if items.is_empty() && items.capacity() > ROOM_KEPT {
+            // A burst must not hold its memory for ever.
+            items.shrink_to(ROOM_KEPT);
+        }
     }
 
     /// Removes what belongs to a scope and returns it, to be dropped outside the lock.

@@ -20,14 +20,14 @@ use crate::{
 
 /// A handler without a guard: it runs for every delivery.
 pub(crate) struct Unguarded<H, M, C> {
-    handler: Arc<H>,
-    codec: Arc<C>,
+    // One reference for both: every message in flight holds it.
+    parts: Arc<(H, C)>,
     message: PhantomData<fn(M)>,
 }
 
 impl<H, M, C> Unguarded<H, M, C> {
     pub(crate) fn new(handler: H, codec: C) -> Self {
-        Self { handler: Arc::new(handler), codec: Arc::new(codec), message: PhantomData }
+        Self { parts: Arc::new((handler, codec)), message: PhantomData }
     }
 }
 
@@ -48,19 +48,19 @@ where
     fn runner(self: Arc<Self>, topic: Arc<TopicEnv>) -> Box<dyn Runner> {
         match topic.ordering {
             Ordering::Free => Box::new(FreeRuns {
-                start: move |attempt, job| call(self.handler.clone(), self.codec.clone(), attempt, job),
+                start: move |attempt, job| call(self.parts.clone(), attempt, job),
                 places: Places::new(),
                 topic,
             }),
-            Ordering::Ordered => Box::new(Runs::new(move |job| {
-                in_order(self.handler.clone(), self.codec.clone(), topic.clone(), job)
-            })),
+            Ordering::Ordered => {
+                Box::new(Runs::new(move |job| in_order(self.parts.clone(), topic.clone(), job)))
+            }
         }
     }
 }
 
 /// One call of the handler, contained against panics.
-async fn call<H, M, C>(handler: Arc<H>, codec: Arc<C>, attempt: u32, job: Job) -> Result<(), Ended>
+async fn call<H, M, C>(parts: Arc<(H, C)>, attempt: u32, job: Job) -> Result<(), Ended>
 where
     H: Handler<Context, M>,
     M: Send + 'static,
@@ -68,6 +68,7 @@ where
 {
     let cx = Context::shared(job.message, job.key.and_then(|found| found.ok()), attempt);
     let call = async move {
+        let (handler, codec) = &*parts;
         let decoded = codec.decode(cx.message()).map_err(Ended::Undecodable)?;
         handler.call(cx, decoded).await.map_err(Ended::Failed)
     };
@@ -129,7 +130,7 @@ where
 }
 
 /// A run whose ladder waits in place: later messages of the key queue behind it.
-async fn in_order<H, M, C>(handler: Arc<H>, codec: Arc<C>, topic: Arc<TopicEnv>, job: Job) -> Outcome
+async fn in_order<H, M, C>(parts: Arc<(H, C)>, topic: Arc<TopicEnv>, job: Job) -> Outcome
 where
     H: Handler<Context, M>,
     M: Send + 'static,
@@ -141,7 +142,7 @@ where
     loop {
         attempt = attempt.saturating_add(1);
         let job = Job { message: message.clone(), facts, key: key.clone().map(|key| Box::new(Ok(key))) };
-        let run = call(handler.clone(), codec.clone(), attempt, job);
+        let run = call(parts.clone(), attempt, job);
         let ended = match tokio::time::timeout(topic.timeout, run).await {
             Ok(Ok(())) => return Outcome::new(Ack::Accept),
             Ok(Err(ended)) => ended,

@@ -3,8 +3,7 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::counters::Counters;
@@ -12,7 +11,7 @@ use super::deadlines::Deadlines;
 use super::keys::{Keys, Turn};
 use super::mailbox::{Mail, Mailbox, SharedQueue};
 use super::settle::{after_panic, settle};
-use super::{Item, Job, TopicEnv};
+use super::{Item, Job, OrderHash, TopicEnv};
 use crate::route::Runner;
 use crate::{Delivery, Scope};
 
@@ -25,8 +24,21 @@ const SLICE_MAX: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct WorkerShared {
     pub(crate) mailbox: Mailbox,
-    ready: Mutex<Vec<u32>>,
+    woken: Mutex<Woken>,
     pub(crate) counters: Arc<Counters>,
+}
+
+/// The places that were woken since the worker looked, each once.
+#[derive(Debug, Default)]
+struct Woken {
+    list: Vec<u32>,
+    listed: Vec<bool>,
+}
+
+impl WorkerShared {
+    fn woken(&self) -> MutexGuard<'_, Woken> {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Wakes one place of one worker. It may outlive the run it was made for; the run that has
@@ -35,7 +47,6 @@ pub(crate) struct WorkerShared {
 struct PlaceWaker {
     worker: Arc<WorkerShared>,
     place: u32,
-    queued: AtomicBool,
 }
 
 impl Wake for PlaceWaker {
@@ -44,10 +55,15 @@ impl Wake for PlaceWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.swap(true, SeqCst) {
-            self.worker.ready.lock().unwrap_or_else(PoisonError::into_inner).push(self.place);
-            self.worker.mailbox.wake();
+        {
+            let woken = &mut *self.worker.woken();
+            let Some(listed) = woken.listed.get_mut(self.place as usize) else { return };
+            if std::mem::replace(listed, true) {
+                return;
+            }
+            woken.list.push(self.place);
         }
+        self.worker.mailbox.wake();
     }
 }
 
@@ -59,7 +75,7 @@ pub(crate) struct Topic {
 
 enum Place {
     Free,
-    Running { delivery: Delivery, run: u32, order: Option<u64> },
+    Running { delivery: Delivery, run: u32, order: Option<OrderHash> },
     Waiting { item: Item, next: Option<u32> },
 }
 
@@ -67,7 +83,7 @@ pub(crate) struct Worker {
     // Declared before the deliveries: runs are dropped before what they answer for.
     topics: Vec<Topic>,
     places: Vec<Place>,
-    wakers: Vec<(Arc<PlaceWaker>, Waker)>,
+    wakers: Vec<Waker>,
     free: Vec<u32>,
     keys: Keys,
     deadlines: Deadlines,
@@ -137,7 +153,14 @@ impl Worker {
     /// Polls every run that was woken, once.
     fn poll_ready(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
-        std::mem::swap(&mut *self.shared.ready.lock().unwrap_or_else(PoisonError::into_inner), &mut ready);
+        {
+            let woken = &mut *self.shared.woken();
+            std::mem::swap(&mut woken.list, &mut ready);
+            // Woken again while it is polled: polled again in the next pass.
+            for place in &ready {
+                woken.listed[*place as usize] = false;
+            }
+        }
         for place in ready.drain(..) {
             self.poll_place(place);
         }
@@ -195,7 +218,6 @@ impl Worker {
     }
 
     fn poll_place(&mut self, place: u32) {
-        self.wakers[place as usize].0.queued.store(false, SeqCst);
         let slot = &mut self.places[place as usize];
         // A waker that outlived its run: the place may be free, or somebody waits in it.
         if !matches!(slot, Place::Running { .. }) {
@@ -212,7 +234,7 @@ impl Worker {
     }
 
     /// Settles a run that was pending and starts the next delivery of its key.
-    fn finish(&mut self, place: u32, delivery: Delivery, order: Option<u64>, outcome: super::Outcome) {
+    fn finish(&mut self, place: u32, delivery: Delivery, order: Option<OrderHash>, outcome: super::Outcome) {
         self.running -= 1;
         self.deadlines.disarm(place);
         self.free.push(place);
@@ -239,7 +261,7 @@ impl Worker {
 
     fn poll_run(&mut self, topic: usize, run: u32, place: u32, delivery: &Delivery) -> Poll<super::Outcome> {
         let Topic { env, runner } = &mut self.topics[topic];
-        let mut cx = Context::from_waker(&self.wakers[place as usize].1);
+        let mut cx = Context::from_waker(&self.wakers[place as usize]);
         match catch_unwind(AssertUnwindSafe(|| runner.poll(run, delivery, &mut cx))) {
             Ok(poll) => poll,
             Err(_) => {
@@ -251,7 +273,7 @@ impl Worker {
     }
 
     /// The next delivery that waits for this key.
-    fn next_of(&mut self, order: u64) -> Option<Item> {
+    fn next_of(&mut self, order: OrderHash) -> Option<Item> {
         let places = &self.places;
         let follower = |place: u32| match places[place as usize] {
             Place::Waiting { next, .. } => next,
@@ -272,10 +294,10 @@ impl Worker {
             return place;
         }
         let place = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
-        let waker =
-            Arc::new(PlaceWaker { place, queued: AtomicBool::new(false), worker: self.shared.clone() });
+        let waker = Arc::new(PlaceWaker { worker: self.shared.clone(), place });
         self.places.push(Place::Free);
-        self.wakers.push((waker.clone(), Waker::from(waker)));
+        self.wakers.push(Waker::from(waker));
+        self.shared.woken().listed.push(false);
         place
     }
 
@@ -361,7 +383,7 @@ impl Future for Worker {
         }
         // From here on anything new wakes the task; what came before is looked for again.
         worker.shared.mailbox.fall_asleep(cx.waker());
-        let ready = !worker.shared.ready.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        let ready = !worker.shared.woken().list.is_empty();
         let missed = more
             || ready
             || !worker.shared.mailbox.is_empty()
