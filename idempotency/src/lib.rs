@@ -22,6 +22,7 @@ mod once;
 mod purge;
 mod savepoint;
 mod schema;
+mod slot;
 mod sql_text;
 mod tx;
 mod unit;

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{Executor, SqlSafeStr};
 
 use crate::dialect::Dialect;
-use crate::lane::Slot;
+use crate::slot::Slot;
 use crate::tx::Db;
 
 /// A savepoint of a [`Tx`](crate::Tx). Dropped without an end it is taken back before the

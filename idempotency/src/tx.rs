@@ -13,8 +13,9 @@ use crate::dialect::Dialect;
 use crate::error::refused;
 use crate::execute::Statement;
 use crate::flow::Flow;
-use crate::lane::{Hold, Slot, secret};
+use crate::lane::secret;
 use crate::savepoint::Savepoint;
+use crate::slot::{Hold, Slot};
 use crate::sql_text;
 
 /// The transaction of one message, on loan to a handler: what is written through it commits

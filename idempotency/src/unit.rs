@@ -11,7 +11,8 @@ use crate::dialect::{Dialect, Trouble};
 use crate::error::{bounded, store};
 use crate::execute::plain;
 use crate::inbox::Inner;
-use crate::lane::{Lane, Recalled, Slot, secret};
+use crate::lane::{Lane, secret};
+use crate::slot::{Recalled, Slot};
 use crate::tx::Tx;
 
 /// How long the database may take to end a unit before the end counts as unknown.
