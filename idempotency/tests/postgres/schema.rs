@@ -2,10 +2,9 @@
 
 use oncemq_core::{ErrorKind, Topology};
 use oncemq_idempotency::{Inbox, Purge};
-use sqlx::Connection;
 
 use crate::common::{Outcome, deliver, entry};
-use crate::support::{Fixture, cases, effect};
+use crate::support::{Fixture, cases, effect, until};
 
 cases![
     pg7_replicas_race_on_creation,
@@ -42,19 +41,26 @@ async fn pg7_replicas_race_on_creation(f: Fixture) {
     }
 }
 
+/// The other tool does not take our lock: its tables appear while ours are being made.
 async fn pg7_a_migration_of_another_tool_races_too(f: Fixture) {
-    let text = Inbox::builder(f.pool(2).await).open().await.unwrap().schema();
-    for _ in 0..20 {
+    let text = f.inbox(2).await.schema();
+    for commits in [true, false] {
         f.execute("DROP TABLE oncemq_inbox, oncemq_inbox_note, oncemq_inbox_schema").await;
-        let mut conn = sqlx::PgConnection::connect_with(&f.options).await.unwrap();
-        let migration = async {
-            // Without our lock, statement by statement.
-            sqlx::raw_sql(sqlx::AssertSqlSafe(text.clone())).execute(&mut conn).await
+        let mut migration = f.admin.begin().await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(text.clone())).execute(&mut *migration).await.unwrap();
+        let ends = async {
+            let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
+                         AND application_name = current_setting('application_name')";
+            until(std::time::Duration::from_secs(10), "we run into it", async || f.int(waits).await > 0)
+                .await;
+            match commits {
+                true => migration.commit().await.unwrap(),
+                false => migration.rollback().await.unwrap(),
+            }
         };
-        let (migrated, opened) = tokio::join!(migration, async { Inbox::open(f.pool(1).await).await });
-        opened.unwrap();
-        // The other tool may lose the race; we may not.
-        drop(migrated);
+        let (opened, ()) = tokio::join!(async { Inbox::open(f.pool(2).await).await }, ends);
+        let inbox = opened.unwrap();
+        assert_eq!(deliver(&inbox, &entry("a"), |_| async { Ok(()) }).await, Outcome::Done);
     }
 }
 

@@ -120,6 +120,19 @@ async fn a_waiting_writer_of_another_process_is_waited_for() {
     assert_eq!(claim, Claim::New);
 }
 
+/// The lock is taken when a unit begins, so nothing in it can find the file locked.
+#[tokio::test]
+async fn sl1_a_unit_is_a_writer_from_its_begin() {
+    let f = fixture().await;
+    let unit = f.inbox.begin(LIMIT).await.unwrap();
+    let hasty = options(&f.dir, SqliteJournalMode::Wal).busy_timeout(Duration::from_millis(50));
+    let other = SqlitePoolOptions::new().connect_with(hasty).await.unwrap();
+    let error = other.begin_with("BEGIN IMMEDIATE").await.unwrap_err();
+    assert_eq!(error.as_database_error().unwrap().code().as_deref(), Some("5"));
+    unit.rollback().await;
+    other.begin_with("BEGIN IMMEDIATE").await.unwrap();
+}
+
 #[tokio::test]
 async fn a_lost_file_fails_the_probe() {
     let f = fixture().await;
