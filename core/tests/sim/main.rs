@@ -6,6 +6,8 @@
 
 mod every_step;
 mod histories;
+mod keys;
 mod ledger;
 mod orders;
 mod outage;
+mod replay;
