@@ -7,7 +7,7 @@ use std::time::Duration;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation, Connection};
-use oncemq_core::{Error, ErrorKind};
+use oncemq_core::{Error, ErrorKind, failpoint};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
@@ -106,7 +106,9 @@ impl Pool {
         let properties = outgoing.properties.clone();
         let lost = |error| unconfirmed(outgoing, &error);
         let confirm = channel.basic_publish(exchange, key, options, outgoing.body, properties).await;
-        let confirmation = confirm.map_err(lost)?.await.map_err(lost)?;
+        let confirm = confirm.map_err(lost)?;
+        failpoint!("rabbitmq.published");
+        let confirmation = confirm.await.map_err(lost)?;
         link.give_back(channel);
         match confirmation {
             Confirmation::Ack(None) => Ok(()),
