@@ -192,6 +192,8 @@ enum Step {
     Again,
     /// The connection broke, but the store answers: run again, and charged the next time.
     Broke,
+    /// The consumer stops, and the handler was not started.
+    Stopped,
 }
 
 impl<R: Record, H, C> Running<R, H, C> {
@@ -280,6 +282,7 @@ impl<R: Record, H, C> Running<R, H, C> {
             let end = match step {
                 Step::End(end) => end,
                 Step::Again => continue,
+                Step::Stopped => return Outcome { ack: Ack::Release, tally: self.tally },
                 Step::Redo if redos < REDOS_MAX => {
                     redos += 1;
                     self.tally.redone += 1;
@@ -337,6 +340,11 @@ impl<R: Record, H, C> Running<R, H, C> {
             Err(end) => return Step::End(end),
         };
         failpoint!("core.claimed");
+        if shared.shutdown.is_stopping() {
+            // It waited for its turn at the store while the consumer was told to stop.
+            let _ = unit.rollback().await;
+            return Step::Stopped;
+        }
         let ended = self.call::<M>(&mut unit).await;
         failpoint!("core.ran");
         let ending = match &ended {
