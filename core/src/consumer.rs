@@ -174,7 +174,7 @@ impl Consumer {
             shutdown,
             gate: Gate::default(),
             late: Late::default(),
-            alone: tokio::sync::RwLock::default(),
+            alone: Arc::default(),
         });
         let topics =
             std::mem::take(&mut self.topics).into_iter().map(|topic| topic.into_env(&shared)).collect();

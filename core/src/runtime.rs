@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     pub(crate) gate: Gate,
     pub(crate) late: Late,
     /// Held by every unit; a suspect that must run alone holds it whole.
-    pub(crate) alone: tokio::sync::RwLock<()>,
+    pub(crate) alone: Arc<tokio::sync::RwLock<()>>,
 }
 
 /// What the runs of one topic share.

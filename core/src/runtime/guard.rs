@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
 use sha2::{Digest, Sha256};
+use tokio::sync::OwnedRwLockWriteGuard;
 
 use super::settle::ack_of;
 use super::unguarded::{Ended, panic_text, timed_out};
@@ -151,7 +152,6 @@ where
     let outcome = if marked.marks > run.parts.topic.crash_ceiling {
         run.too_many_deaths(marked.marks).await
     } else {
-        run.alone = marked.marks > 1;
         run.entry.trail.attempt = run.entry.trail.attempt.max(marked.attempts);
         run.drive::<M>().await
     };
@@ -171,6 +171,8 @@ struct Running<R: Record, H, C> {
     may_repeat: bool,
     /// Runs as the only delivery in the process.
     alone: bool,
+    /// The place for that, until the first unit takes it.
+    turn: Option<OwnedRwLockWriteGuard<()>>,
     mark: Option<MarkLeft<R>>,
     tally: Tally,
 }
@@ -221,6 +223,7 @@ impl<R: Record, H, C> Running<R, H, C> {
             suspect: job.facts.redelivered,
             may_repeat: topic.shared.capabilities.log || job.facts.redelivered,
             alone: false,
+            turn: None,
             mark: None,
             tally: Tally::default(),
             message: job.message,
@@ -230,11 +233,27 @@ impl<R: Record, H, C> Running<R, H, C> {
         })
     }
 
-    /// Leaves a crash mark for a suspect.
+    /// Leaves a crash mark for a suspect. One that was marked before waits for its turn
+    /// alone first: a mark that it left while it waits would blame it for what another one
+    /// does meanwhile.
     async fn mark(&mut self) -> Note {
         if !self.suspect {
             return Note::default();
         }
+        let shared = self.parts.topic.shared.clone();
+        let beside = shared.alone.read().await;
+        let note = self.leave_mark().await;
+        if note.marks <= 1 || note.marks > self.parts.topic.crash_ceiling {
+            return note;
+        }
+        self.take_marks(Marks::One).await;
+        drop(beside);
+        self.alone = true;
+        self.turn = Some(shared.alone.clone().write_owned().await);
+        self.leave_mark().await
+    }
+
+    async fn leave_mark(&mut self) -> Note {
         let note = until_up!(self, self.parts.record.mark(&self.entry.trail.id));
         self.mark = Some(MarkLeft {
             record: Some(self.parts.record.clone()),
@@ -244,16 +263,20 @@ impl<R: Record, H, C> Running<R, H, C> {
         note
     }
 
+    async fn take_marks(&mut self, marks: Marks) {
+        if let Some(mut mark) = self.mark.take() {
+            until_up!(self, self.parts.record.unmark(&self.entry.trail.id, marks));
+            mark.record = None;
+        }
+    }
+
     /// Takes marks back as the outcome says, before the broker is told.
     async fn unmark(&mut self, ack: &Ack) {
         let marks = match ack {
             Ack::Defer { .. } | Ack::Release => Marks::One,
             _ => Marks::All,
         };
-        if let Some(mut mark) = self.mark.take() {
-            until_up!(self, self.parts.record.unmark(&self.entry.trail.id, marks));
-            mark.record = None;
-        }
+        self.take_marks(marks).await;
     }
 
     async fn too_many_deaths(&mut self, marks: u32) -> Outcome {
@@ -331,7 +354,10 @@ impl<R: Record, H, C> Running<R, H, C> {
         let shared = self.parts.topic.shared.clone();
         let (_beside, _alone);
         if self.alone {
-            _alone = shared.alone.write().await;
+            _alone = match self.turn.take() {
+                Some(turn) => turn,
+                None => shared.alone.clone().write_owned().await,
+            };
         } else {
             _beside = shared.alone.read().await;
         }
