@@ -1,0 +1,8 @@
+# shellcheck shell=bash
+# A process killed at every failpoint, on every broker and store.
+
+long_matrix() {
+  step build cargo test -p oncemq-integration-tests --test matrix --no-run
+  need rabbitmq postgres
+  part matrix env ONCEMQ_LONG=1 cargo test -p oncemq-integration-tests --test matrix
+}
