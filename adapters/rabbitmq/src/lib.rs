@@ -44,3 +44,4 @@ mod topology;
 
 pub use broker::RabbitBroker;
 pub use config::QueueType;
+pub use properties::Properties;

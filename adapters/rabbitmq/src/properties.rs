@@ -1,5 +1,7 @@
 //! Between the broker's properties and neutral messages.
 
+mod view;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,6 +11,8 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldArray, FieldTable, LongString, ShortString};
 use oncemq_core::{Error, ErrorKind, Headers, Message, Origin, Parts};
 use tokio::time::Instant;
+
+pub use view::Properties;
 
 /// Carries a record key, which AMQP does not know.
 const KEY: &str = "oncemq-key";
@@ -26,6 +30,12 @@ fn is_brokers(name: &str) -> bool {
         || name.starts_with("x-death")
         || name.starts_with("x-first-death-")
         || name.starts_with("x-last-death-")
+}
+
+/// Whether a handler sees a header: not those by which a broker or a copy keeps its own
+/// books.
+fn is_users(name: &str) -> bool {
+    !is_brokers(name) && !name.starts_with(ORIGINAL)
 }
 
 /// What a delivery had beside its neutral parts.
@@ -53,7 +63,7 @@ pub(crate) fn message(delivery: lapin::message::Delivery, origin: &Origin, recei
         for (name, value) in table {
             if name.as_str() == KEY {
                 parts.key = rendered(value).flatten();
-            } else if let Some(value) = rendered(value) {
+            } else if let Some(value) = rendered(value).filter(|_| is_users(name.as_str())) {
                 parts.headers.push(name.as_str(), value);
             }
         }
@@ -156,11 +166,7 @@ fn table_of(message: &Message) -> Result<BTreeMap<ShortString, AMQPValue>, Error
     let none = FieldTable::default();
     let native = Native::of(message).and_then(|native| native.properties.headers().as_ref());
     let native = native.unwrap_or(&none).inner();
-    let mut table: BTreeMap<ShortString, AMQPValue> = native
-        .iter()
-        .filter(|(name, value)| rendered(value).is_none() && !is_brokers(name.as_str()))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
+    let mut table = BTreeMap::new();
     if let Some(key) = message.key() {
         table.insert(KEY.into(), AMQPValue::LongString(LongString::from(key.as_ref())));
     }
@@ -171,10 +177,15 @@ fn table_of(message: &Message) -> Result<BTreeMap<ShortString, AMQPValue>, Error
             (None, Some(bytes)) => AMQPValue::LongString(LongString::from(bytes.as_ref())),
             (None, None) => AMQPValue::Void,
         };
-        let before = table.insert(short("header name", name)?, typed);
-        // A table or array of this name was replaced on purpose; anything else is a repeat.
-        if before.is_some_and(|before| rendered(&before).is_some()) {
+        if table.insert(short("header name", name)?, typed).is_some() {
             return Err(unsupported(format!("header {name:?} stands twice, which RabbitMQ cannot carry")));
+        }
+    }
+    // What has no neutral form goes along unseen.
+    for (name, value) in native {
+        let unseen = rendered(value).is_none() || !is_users(name.as_str());
+        if unseen && !is_brokers(name.as_str()) && !table.contains_key(name) {
+            table.insert(name.clone(), value.clone());
         }
     }
     Ok(table)

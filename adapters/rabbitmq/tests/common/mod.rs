@@ -5,8 +5,10 @@
 
 pub mod instance;
 pub mod management;
+pub mod proxy;
 pub mod raw;
 pub mod source;
+pub mod suite;
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,34 +16,48 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use instance::Instance;
+use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
 use oncemq_core::{Consumer, Context, Error, Failure, Handler, Health, Message, Shutdown, Summary};
 use oncemq_rabbitmq::RabbitBroker;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+/// Whether the server is left out by name.
+pub fn is_left_out() -> bool {
+    let left_out = std::env::var("ONCEMQ_WITHOUT").unwrap_or_default();
+    left_out.split(',').any(|name| name == "rabbitmq")
+}
+
+/// Whether tests run that take minutes.
+pub fn is_long() -> bool {
+    std::env::var("ONCEMQ_LONG").is_ok_and(|value| value == "1")
+}
+
 /// Runs the tests. A missing server fails them, unless it is left out by name; then they
 /// are ignored.
-pub fn main(tests: Vec<Trial>) -> ! {
-    let left_out = std::env::var("ONCEMQ_WITHOUT").unwrap_or_default();
-    let without = left_out.split(',').any(|name| name == "rabbitmq");
-    run(tests, without)
-}
-
-/// As [`main`], for tests that take long: ignored unless asked for.
-pub fn long_main(tests: Vec<Trial>) -> ! {
-    let left_out = std::env::var("ONCEMQ_WITHOUT").unwrap_or_default();
-    let without = left_out.split(',').any(|name| name == "rabbitmq");
-    run(tests, without || std::env::var_os("ONCEMQ_LONG").is_none_or(|value| value != "1"))
-}
-
-fn run(tests: Vec<Trial>, ignored: bool) -> ! {
-    let mut arguments = Arguments::from_args();
+pub fn main(tests: Vec<Trial>) {
     // Many of them wait most of the time, even on a small machine.
-    arguments.test_threads.get_or_insert(8);
+    run(tests, is_left_out(), 8).exit();
+}
+
+/// Runs tests one after the other that share a server of their own, and may stop it.
+pub fn main_alone(name: &str, long: bool, tests: impl FnOnce(Arc<Instance>) -> Vec<Trial>) {
+    let ignored = is_left_out() || (long && !is_long());
+    let listed = Arguments::from_args().list;
+    let instance = Arc::new(if ignored || listed { Instance::none() } else { Instance::start(name) });
+    let conclusion = run(tests(instance.clone()), ignored, 1);
+    // Removed before the process ends.
+    drop(instance);
+    conclusion.exit();
+}
+
+fn run(tests: Vec<Trial>, ignored: bool, threads: usize) -> Conclusion {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(threads);
     let tests = tests.into_iter().map(|test| test.with_ignored_flag(ignored)).collect();
-    libtest_mimic::run(&arguments, tests).exit()
+    libtest_mimic::run(&arguments, tests)
 }
 
 /// A test on a runtime of its own.
