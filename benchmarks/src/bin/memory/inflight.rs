@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use oncemq_benchmarks::{Figure, Floor};
 use oncemq_core::{Consumer, Context, Error, Failure, Message, Shutdown};
 use oncemq_memory::MemoryBroker;
 
 use super::{CONSUMER, TOPIC, fill};
 use crate::ALLOCATOR;
-use crate::figure::{Figure, Floor};
 
 pub(crate) const NAMES: [&str; 1] = ["memory.inflight.bytes"];
 

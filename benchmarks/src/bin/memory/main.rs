@@ -1,13 +1,26 @@
 //! The runtime itself, over the broker in the process.
 
-pub(crate) mod inflight;
-pub(crate) mod ready;
+mod inflight;
+mod ready;
+
+use std::process::ExitCode;
 
 use oncemq_core::{Broker, Consumer, Context, Error, Failure, Message};
 use oncemq_memory::MemoryBroker;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const TOPIC: &str = "ready";
 const CONSUMER: &str = "bench";
+
+fn main() -> ExitCode {
+    oncemq_benchmarks::main(|printer| {
+        printer.group(&ready::NAMES, || Ok(ready::measure()?))?;
+        printer.group(&inflight::NAMES, || Ok(inflight::measure()?))
+    })
+}
 
 /// The consumer under measurement: a handler that is ready at once.
 fn consumer(broker: &MemoryBroker, in_flight: usize) -> Consumer {

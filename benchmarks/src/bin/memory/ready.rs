@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use oncemq_benchmarks::{Figure, Floor, median};
 use oncemq_core::{Error, Shutdown};
 use oncemq_memory::MemoryBroker;
 
 use super::{CONSUMER, consumer, fill};
 use crate::ALLOCATOR;
-use crate::figure::{Figure, Floor, median};
 
 pub(crate) const NAMES: [&str; 2] = ["memory.ready.ns", "memory.ready.allocs"];
 
