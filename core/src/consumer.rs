@@ -198,6 +198,7 @@ impl Consumer {
         for topic in &self.topics {
             spec = spec.with(topic.subscription(broker));
         }
+        check::subscriptions(&spec)?;
         Ok(spec)
     }
 

@@ -85,22 +85,32 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.inner.message)?;
+        one_line(&self.inner.message, f)?;
         let mut cause = self.inner.source.as_deref().map(|s| s as &dyn StdError);
+        let mut last = String::new();
         while let Some(error) = cause {
-            // One line, whatever a driver puts into its text.
             let text = error.to_string();
-            f.write_str(": ")?;
-            for (i, line) in text.lines().enumerate() {
-                if i > 0 {
-                    f.write_str(" ")?;
-                }
-                f.write_str(line.trim_end())?;
+            // Many drivers repeat their cause at the end of their own text.
+            if !last.ends_with(&text) {
+                f.write_str(": ")?;
+                one_line(&text, f)?;
             }
+            last = text;
             cause = error.source();
         }
         Ok(())
     }
+}
+
+/// One line, whatever a driver puts into its text or a user into a name.
+fn one_line(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (i, line) in text.lines().enumerate() {
+        if i > 0 {
+            f.write_str(" ")?;
+        }
+        f.write_str(line.trim_end())?;
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Error {
@@ -120,13 +130,39 @@ impl StdError for Error {
 mod tests {
     use super::*;
 
+    /// An error with a cause that its own text repeats.
+    #[derive(Debug)]
+    struct Repeats;
+
+    impl fmt::Display for Repeats {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("query: no such table")
+        }
+    }
+
+    impl StdError for Repeats {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            #[derive(Debug)]
+            struct Cause;
+            impl fmt::Display for Cause {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("no such table")
+                }
+            }
+            impl StdError for Cause {}
+            Some(&Cause)
+        }
+    }
+
     #[test]
     fn display_is_one_line_with_every_cause() {
         let io = std::io::Error::other("first\nsecond");
-        let error = Error::with_source(ErrorKind::Connection, "cannot reach the broker", io);
+        let error = Error::with_source(ErrorKind::Connection, "cannot reach\nthe broker", io);
         assert_eq!(error.to_string(), "cannot reach the broker: first second");
         assert_eq!(error.kind(), ErrorKind::Connection);
         assert!(error.is_transient());
+        let twice = Error::with_source(ErrorKind::Store, "the store failed", Repeats);
+        assert_eq!(twice.to_string(), "the store failed: query: no such table");
         assert!(format!("{error:?}").starts_with("Connection: cannot reach"));
     }
 }

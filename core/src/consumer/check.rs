@@ -2,7 +2,7 @@
 
 use super::Consumer;
 use super::topic::Topic;
-use crate::{Error, ErrorKind, Plan};
+use crate::{ConsumerSpec, Error, ErrorKind, Plan};
 
 const NAME_MAX: usize = 64;
 
@@ -26,20 +26,17 @@ pub(super) fn consumer(consumer: &Consumer) -> Result<(), Error> {
     if consumer.bytes_max == 0 {
         return Err(config("in_flight_bytes is 0; set at least 1"));
     }
-    for item in &consumer.topics {
-        topic(item)?;
-    }
-    distinct(&consumer.topics)
+    consumer.topics.iter().try_for_each(topic)
 }
 
 fn topic(topic: &Topic) -> Result<(), Error> {
     let settings = &topic.settings;
     let who = &settings.topic;
     if who.is_empty() {
-        return Err(config("a topic has an empty name"));
+        return Err(config("a topic has an empty name; give it one in .topic(…)"));
     }
     if settings.kind().is_empty() {
-        return Err(config(&format!("the kind of topic {who} is empty")));
+        return Err(config(&format!("the kind of topic {who} is empty; name one or leave .kind(…) out")));
     }
     if settings.timeout.is_zero() {
         return Err(config(&format!(
@@ -59,7 +56,9 @@ fn topic(topic: &Topic) -> Result<(), Error> {
             )));
         }
         if record.retention.is_zero() {
-            return Err(config(&format!("the retention of the store behind topic {who} is zero")));
+            let text =
+                format!("the retention of the store behind topic {who} is zero; set at least a second");
+            return Err(config(&text));
         }
     }
     Ok(())
@@ -87,10 +86,27 @@ pub(super) fn retention(topic: &Topic, plan: &mut Plan) -> Result<(), Error> {
     }
 }
 
-fn distinct(topics: &[Topic]) -> Result<(), Error> {
-    for (i, topic) in topics.iter().enumerate() {
-        if topics[..i].iter().any(|other| other.settings.topic == topic.settings.topic) {
-            return Err(config(&format!("topic {} is added twice", topic.settings.topic)));
+/// Names as they are on this broker: `topic_on` may have made two the same, or one empty.
+pub(super) fn subscriptions(spec: &ConsumerSpec) -> Result<(), Error> {
+    for (i, one) in spec.subscriptions.iter().enumerate() {
+        let others = &spec.subscriptions[..i];
+        if one.topic.is_empty() {
+            return Err(config("a topic has an empty name; give it one in .topic(…) and .topic_on(…)"));
+        }
+        if one.queue.as_deref() == Some("") {
+            return Err(config(&format!(
+                "topic {} is given a queue without a name; name one in .queue(…) or leave it out",
+                one.topic
+            )));
+        }
+        if others.iter().any(|other| other.topic == one.topic) {
+            return Err(config(&format!("topic {} is added twice; put one handler on it", one.topic)));
+        }
+        if one.queue.is_some() && others.iter().any(|other| other.queue == one.queue) {
+            return Err(config(&format!(
+                "topic {} takes a queue that another topic takes already; a queue has one handler",
+                one.topic
+            )));
         }
     }
     Ok(())
