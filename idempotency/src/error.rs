@@ -29,7 +29,7 @@ pub(crate) async fn bounded<T>(
         Ok(result) => result,
         Err(_) => Err(sqlx::Error::Io(std::io::Error::new(
             std::io::ErrorKind::TimedOut,
-            format!("no answer within {limit:?}"),
+            format!("no answer within {limit:?}; check host and port of the database and whether it runs"),
         ))),
     }
 }

@@ -23,14 +23,23 @@ pub fn broker(url: &str) -> Result<Arc<dyn Broker>, Error> {
             "the broker URL has no scheme; write amqp://user:password@host:5672/vhost or memory://name",
         ));
     };
-    match scheme {
+    // Anything else may be a password that lost its place.
+    let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    if scheme.is_empty() || !scheme.chars().all(is_scheme) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "the broker URL does not begin with a scheme; write amqp://user:password@host:5672/vhost or \
+             memory://name",
+        ));
+    }
+    match scheme.to_ascii_lowercase().as_str() {
         #[cfg(feature = "memory")]
         "memory" => Ok(Arc::new(oncemq_memory::MemoryBroker::from_url(url)?)),
         #[cfg(feature = "rabbitmq")]
         "amqp" => Ok(Arc::new(oncemq_rabbitmq::RabbitBroker::from_url(url)?)),
         #[cfg(feature = "rabbitmq-tls")]
         "amqps" => Ok(Arc::new(oncemq_rabbitmq::RabbitBroker::from_url(url)?)),
-        _ => Err(no_adapter(scheme)),
+        scheme => Err(no_adapter(scheme)),
     }
 }
 

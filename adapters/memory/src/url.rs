@@ -16,7 +16,10 @@ impl MemoryBroker {
     /// [`Config`](ErrorKind::Config) for anything else in the URL, and for a name that
     /// exists in another mode.
     pub fn from_url(url: &str) -> Result<Self, Error> {
-        let rest = url.strip_prefix("memory://").ok_or_else(|| usage(url))?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(usage)?;
+        if !scheme.eq_ignore_ascii_case("memory") {
+            return Err(usage());
+        }
         let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut log = false;
         let mut partitions = None;
@@ -25,24 +28,25 @@ impl MemoryBroker {
                 Some(("mode", "queue")) => log = false,
                 Some(("mode", "log")) => log = true,
                 Some(("partitions", n)) => {
-                    partitions = Some(n.parse::<u16>().ok().filter(|n| *n > 0).ok_or_else(|| usage(url))?);
+                    partitions = Some(n.parse::<u16>().ok().filter(|n| *n > 0).ok_or_else(usage)?);
                 }
-                _ => return Err(usage(url)),
+                _ => return Err(usage()),
             }
         }
         let mode = match (log, partitions) {
             (true, partitions) => Mode::Log { partitions: partitions.map_or(PARTITIONS, u32::from) },
             (false, None) => Mode::Queue,
-            (false, Some(_)) => return Err(usage(url)),
+            (false, Some(_)) => return Err(usage()),
         };
         Self::named(name.trim_end_matches('/'), mode)
     }
 }
 
-fn usage(url: &str) -> Error {
+/// The text is not repeated: it may be another broker's, with its password.
+fn usage() -> Error {
     Error::new(
         ErrorKind::Config,
-        format!("{url:?} is not a memory broker; write memory://name or memory://name?mode=log&partitions=4"),
+        "this is not the URL of a memory broker; write memory://name or memory://name?mode=log&partitions=4",
     )
 }
 

@@ -44,7 +44,7 @@ fn explain(config: &Config, error: Error) -> Error {
         ErrorKind::Access => Error::new(
             ErrorKind::Access,
             format!(
-                "{error}; check user {} , its password and its rights on virtual host {}",
+                "{error}; check user {}, its password and its rights on virtual host {}",
                 config.user, config.vhost
             ),
         ),

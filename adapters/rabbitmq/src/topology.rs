@@ -47,13 +47,16 @@ impl Names {
             return Err(config(format!("topic {topic} is given a queue without a name")));
         }
         if (own && topic.starts_with("amq.")) || work.starts_with("amq.") {
-            return Err(config(format!("{topic}: names that begin with amq. belong to the broker")));
+            return Err(config(format!(
+                "topic {topic}: names that begin with amq. belong to the broker; choose another one for {}",
+                if own { "the topic" } else { "the queue" }
+            )));
         }
         let mut rungs = Vec::new();
         for delay in &subscription.rungs {
             if *delay > TTL_MAX {
                 return Err(config(format!(
-                    "topic {topic} has a retry delay of {delay:?}; RabbitMQ delays at most {TTL_MAX:?}"
+                    "topic {topic} has a retry delay of {delay:?}; RabbitMQ delays at most {TTL_MAX:?}; shorten it"
                 )));
             }
             let delay = Duration::from_millis(millis(*delay).into());

@@ -69,7 +69,11 @@ impl Dialect for Postgres {
         };
         let found = bounded(Self::CALL_LIMIT, look).await.map_err(|e| match &e {
             sqlx::Error::Database(error) if error.code().is_some_and(|code| code.starts_with("28")) => {
-                Error::with_source(ErrorKind::Access, "the database refused this account", e)
+                Error::with_source(
+                    ErrorKind::Access,
+                    "the database refused this account; check user and password of its URL",
+                    e,
+                )
             }
             _ => store("look at the database", e),
         })?;

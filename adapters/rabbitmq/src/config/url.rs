@@ -28,6 +28,14 @@ pub(super) fn parse(text: &str) -> Result<Config, Error> {
         Some((authority, vhost)) => (authority, Some(vhost)),
         None => (rest, None),
     };
+    // An @ after the host means that a / or ? in the password has cut it in two, and one of
+    // the parts would be shown as host, virtual host or option.
+    if vhost.is_some_and(|vhost| vhost.contains('@')) || query.contains('@') {
+        return Err(config(
+            "there is an @ after the host in the RabbitMQ URL; a / or ? in the password must be written as \
+             %2f or %3f, an @ elsewhere as %40",
+        ));
+    }
     let mut parsed = Config { tls, port: if tls { 5671 } else { 5672 }, ..Config::default() };
     authority_into(authority, &mut parsed)?;
     if let Some(vhost) = vhost.filter(|vhost| !vhost.is_empty()) {
@@ -196,8 +204,11 @@ mod tests {
             ("amqp://u:s3cret@", ErrorKind::Config, "host"),
             ("amqp://u:s3cret@b:0", ErrorKind::Config, "port"),
             ("amqp://u:s3cret@b:70000", ErrorKind::Config, "port"),
-            ("amqp://u:s3cret#x/@b", ErrorKind::Config, "port"),
+            ("amqp://u:s3cret#x/@b", ErrorKind::Config, "%2f"),
             ("amqp://u:s3cret%zz@b", ErrorKind::Config, "password"),
+            ("amqp://u:12/s3cret@b", ErrorKind::Config, "%2f"),
+            ("amqp://u:12?s3cret@b", ErrorKind::Config, "%3f"),
+            ("amqp://u:12?heartbeat=s3cret@b", ErrorKind::Config, "%3f"),
             ("amqp://u:s3cret@b/a/b", ErrorKind::Config, "%2f"),
             ("amqp://u:s3cret@[::1", ErrorKind::Config, "]"),
             ("amqp://u:s3cret@b?colour=red", ErrorKind::Config, "colour"),
