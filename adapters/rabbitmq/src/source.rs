@@ -59,6 +59,7 @@ pub(crate) enum Note {
 /// The deliveries of one queue.
 #[derive(Debug)]
 pub(crate) struct Incoming {
+    pub(crate) channel: Arc<lapin::Channel>,
     pub(crate) consumer: lapin::Consumer,
     pub(crate) epoch: u64,
     pub(crate) lane: u16,
@@ -144,9 +145,12 @@ impl RabbitSource {
         for step in 0..lanes {
             let place = (self.turn + step) % lanes;
             let slot = &mut self.incoming[place];
+            // What is still buffered of a dead channel comes again by the next one.
+            let dead = slot.as_ref().is_some_and(|incoming| !incoming.channel.status().connected());
             while let Some(incoming) = slot.as_mut().filter(|_| left > 0) {
                 match Pin::new(&mut incoming.consumer).poll_next(cx) {
                     Poll::Pending => break,
+                    Poll::Ready(Some(Ok(_))) if dead => {}
                     Poll::Ready(Some(Ok(delivery))) => {
                         let now = *now.get_or_insert_with(Instant::now);
                         events.push(Event::Delivery(hand_out(incoming, delivery, now, &self.settle)));

@@ -27,6 +27,7 @@ fn main() {
         test("after_close_there_is_nothing_and_unsettled_comes_back", closed),
         test("dropped_without_a_close_everything_comes_back", dropped_source),
         test("cancelled_polls_lose_nothing", cancelled_polls),
+        test("what_a_dead_channel_left_behind_is_not_handed_out", buffered),
     ]);
 }
 
@@ -283,4 +284,26 @@ async fn cancelled_polls() {
     }
     assert!(bare.source.flush(secs(5)).await);
     assert_eq!(bare.source.outstanding(), 0);
+}
+
+async fn buffered() {
+    let mut bare = Bare::open(broker(), 20).await;
+    bare.send(0..10).await;
+    // One is out; the others wait in the client, since none is asked for.
+    bare.in_flight = 1;
+    let first = bare.next().await;
+    sleep(millis(300)).await;
+    let name = format!("{} consumer", bare.consumer);
+    until("closed", secs(20), async || management::close_connections(&management_url(), &name).await == 1)
+        .await;
+    sleep(millis(100)).await;
+    drop(first);
+    bare.in_flight = 20;
+    let mut seen = BTreeSet::new();
+    while seen.len() < 10 {
+        let delivery = bare.next().await;
+        assert!(seen.insert(Bare::body(&delivery)), "it came twice");
+        delivery.ack(Ack::Accept);
+    }
+    assert!(bare.is_silent(millis(700)).await);
 }

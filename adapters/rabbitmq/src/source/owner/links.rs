@@ -103,10 +103,11 @@ impl Owner {
     fn consume(&mut self, place: usize, opened: Opened) {
         let Opened { channel, consumer } = opened;
         self.epoch += 1;
+        let channel = Arc::new(channel);
         let lane = &mut self.lanes[place];
         let up = Up {
             epoch: self.epoch,
-            channel: Arc::new(channel),
+            channel: channel.clone(),
             tag: consumer.tag(),
             tracker: Tracker::new(),
             alive: Arc::new(AtomicBool::new(true)),
@@ -115,7 +116,7 @@ impl Owner {
         let origin = Origin::new("rabbitmq", lane.spec.names.work.as_str());
         // There are at most as many lanes as subscriptions, which the runtime counts in u16.
         let index = u16::try_from(place).unwrap_or(u16::MAX);
-        let incoming = Incoming { consumer, epoch: self.epoch, lane: index, origin };
+        let incoming = Incoming { channel, consumer, epoch: self.epoch, lane: index, origin };
         self.shared.note(Note::Opened(place, incoming));
     }
 
