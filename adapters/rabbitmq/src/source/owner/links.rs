@@ -81,8 +81,6 @@ impl Owner {
             }
             Ready::Lane(place, Ok(opened)) => {
                 self.consume(place, opened);
-                let epoch = self.epoch;
-                self.shared.note(Note::Event(Event::Reconnected { epoch }));
             }
             Ready::Lane(place, Err(error)) => self.lane_failed(place, error.to_string()),
         }
@@ -116,7 +114,10 @@ impl Owner {
         let origin = Origin::new("rabbitmq", lane.spec.names.work.as_str());
         // There are at most as many lanes as subscriptions, which the runtime counts in u16.
         let index = u16::try_from(place).unwrap_or(u16::MAX);
-        let incoming = Incoming { channel, consumer, epoch: self.epoch, lane: index, origin };
+        let epoch = self.epoch;
+        let incoming = Incoming { channel, consumer, epoch, lane: index, origin };
+        // Before the first delivery of the new incarnation, not behind some of them.
+        self.shared.note(Note::Event(Event::Reconnected { epoch }));
         self.shared.note(Note::Opened(place, incoming));
     }
 
