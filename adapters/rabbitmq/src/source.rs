@@ -53,7 +53,7 @@ struct Notes {
 pub(crate) enum Note {
     Event(Event),
     /// A queue is consumed, by a new channel.
-    Opened(usize, Incoming),
+    Opened(usize, Box<Incoming>),
 }
 
 /// The deliveries of one queue.
@@ -123,7 +123,7 @@ impl RabbitSource {
         for note in notes.list.drain(..) {
             match note {
                 Note::Event(event) => events.push(event),
-                Note::Opened(lane, incoming) => self.incoming[lane] = Some(incoming),
+                Note::Opened(lane, incoming) => self.incoming[lane] = Some(*incoming),
             }
         }
         let again = max.min(notes.again.len());

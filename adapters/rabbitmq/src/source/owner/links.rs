@@ -118,7 +118,7 @@ impl Owner {
         let incoming = Incoming { channel, consumer, epoch, lane: index, origin };
         // Before the first delivery of the new incarnation, not behind some of them.
         self.shared.note(Note::Event(Event::Reconnected { epoch }));
-        self.shared.note(Note::Opened(place, incoming));
+        self.shared.note(Note::Opened(place, Box::new(incoming)));
     }
 
     /// The deliveries of a queue have ended.
