@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 pub use shutdown::Shutdown;
 pub(crate) use shutdown::Stage;
@@ -152,7 +153,7 @@ impl Consumer {
     pub async fn run(mut self) -> Result<Summary, Error> {
         let result = self.start().await;
         match result {
-            Ok(launch) => run(launch).await,
+            Ok(launch) => as_task(run(launch)).await,
             Err(error) => {
                 self.health.send_replace(Health::Down(error.to_string()));
                 Err(error)
@@ -222,6 +223,23 @@ impl Consumer {
             }
             _ => Ok(plan),
         }
+    }
+}
+
+/// Runs it as a task, which ends when this future is dropped: what wakes it then is a place
+/// in a worker thread's queue, not a thread that sleeps wherever the caller polls.
+async fn as_task(
+    run: impl Future<Output = Result<Summary, Error>> + Send + 'static,
+) -> Result<Summary, Error> {
+    let mut task = JoinSet::new();
+    task.spawn(run);
+    match task.join_next().await {
+        Some(Ok(result)) => result,
+        Some(Err(error)) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => Err(Error::new(ErrorKind::Internal, format!("the consumer's task ended: {error}"))),
+        },
+        None => Err(Error::new(ErrorKind::Internal, "the consumer's task is gone")),
     }
 }
 
