@@ -18,8 +18,10 @@ pub(crate) use tracker::{AckFrame, Tracker};
 /// What the owner of the channels is told.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// An answer for a delivery.
-    Settle { token: Token, message: Message, ack: Ack },
+    /// A delivery is done.
+    Accept(Token),
+    /// Any other answer for a delivery.
+    Settle(Box<(Token, Message, Ack)>),
     /// A queue gives no more deliveries.
     Ended { lane: usize, epoch: u64, error: Option<Box<lapin::Error>> },
     /// Tell when everything is applied.
@@ -42,8 +44,13 @@ impl Link {
 
 impl Settle for Link {
     fn settle(&self, token: Token, message: Message, ack: Ack) {
+        let command = match ack {
+            // By far the most frequent: the message need not travel any further.
+            Ack::Accept => Command::Accept(token),
+            ack => Command::Settle(Box::new((token, message, ack))),
+        };
         // Without an owner there is no channel either: the broker delivers again.
-        let _ = self.commands.send(Command::Settle { token, message, ack });
+        let _ = self.commands.send(command);
     }
 }
 

@@ -20,6 +20,9 @@ use crate::error;
 use crate::settle::{AckFrame, Tracker};
 use crate::topology::{self, Limit, Names};
 
+/// With more in one frame the broker is no faster.
+const MANY: usize = 128;
+
 /// What does not change about a queue.
 #[derive(Debug)]
 pub(crate) struct LaneSpec {
@@ -38,6 +41,12 @@ impl LaneSpec {
         // message that is returned once.
         let no_limit = major_version(&self.config).await?.is_some_and(|major| major >= 4);
         topology::declare(connection, queue_type, &self.names, self.single_active, no_limit).await
+    }
+
+    /// How many acknowledgements wait for no more: so few that the broker never runs out of
+    /// places to deliver into.
+    pub(crate) fn many(&self) -> usize {
+        usize::from(self.prefetch / 4).clamp(1, MANY)
     }
 
     /// Whether nothing but a policy of the operator can send rejected messages elsewhere.
@@ -148,11 +157,11 @@ impl Up {
         }
     }
 
-    /// Asks for no more deliveries, without waiting for the answer.
-    pub(crate) fn cancel(&self) {
-        let options = BasicCancelOptions { nowait: true };
-        let cancel = self.channel.basic_cancel(self.tag.clone(), options);
-        let _ = cancel.now_or_never();
+    /// Asks for no more deliveries and waits for the answer. A quorum queue has applied
+    /// every acknowledgement then; closed without it, it delivered some of the last again.
+    pub(crate) async fn cancel(&self) {
+        // Not answered means that the channel is dead: there is nothing left to wait for.
+        let _ = self.channel.basic_cancel(self.tag.clone(), BasicCancelOptions::default()).await;
     }
 }
 

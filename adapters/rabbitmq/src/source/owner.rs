@@ -22,6 +22,8 @@ use crate::settle::{AckFrame, Command, Copies, Held, Link};
 
 /// How often everything is looked at that has no way to speak up.
 const LOOK: Duration = Duration::from_millis(500);
+/// How long an acknowledgement may wait for others that go with it.
+const LINGER: Duration = Duration::from_millis(2);
 /// Commands taken at a time.
 const BATCH: usize = 1024;
 /// A confirmation that takes longer is worth a word.
@@ -55,6 +57,7 @@ pub(crate) async fn start(
         held: Held::default(),
         flushes: Vec::new(),
         frames: Vec::new(),
+        linger: None,
         epoch: 0,
         health: Health::Starting,
         next_look: Instant::now(),
@@ -101,6 +104,8 @@ struct Owner {
     held: Held,
     flushes: Vec<oneshot::Sender<()>>,
     frames: Vec<AckFrame>,
+    /// Until when acknowledgements wait.
+    linger: Option<Instant>,
     epoch: u64,
     health: Health,
     next_look: Instant,
@@ -129,8 +134,8 @@ impl Owner {
             if until.is_some_and(|until| self.is_quiet() || Instant::now() >= until) {
                 return None;
             }
-            let due = self.held.next().map_or(self.next_look, |next| next.min(self.next_look));
-            let due = until.map_or(due, |until| until.min(due));
+            let times = [Some(self.next_look), self.held.next(), self.linger, until];
+            let due = times.into_iter().flatten().min().unwrap_or(self.next_look);
             if sleep.deadline() != due {
                 sleep.as_mut().reset(due);
             }
@@ -150,7 +155,7 @@ impl Owner {
                 }
                 () = sleep.as_mut() => self.wake(Instant::now()),
             }
-            self.send_acks().await;
+            self.send_acks(until.is_some()).await;
             self.answer_flushes();
         }
     }
@@ -173,7 +178,11 @@ impl Owner {
         }
         for command in batch.drain(..) {
             match command {
-                Command::Settle { token, message, ack } => self.settle(token, message, ack),
+                Command::Accept(token) => self.accept(token),
+                Command::Settle(answer) => {
+                    let (token, message, ack) = *answer;
+                    self.settle(token, message, ack);
+                }
                 Command::Ended { lane, epoch, error } => self.ended(lane, epoch, error.as_deref()),
                 Command::Flush(done) => self.flushes.push(done),
                 Command::Close { deadline, done } => end = Some(End { deadline, done }),
@@ -199,7 +208,10 @@ impl Owner {
             && self.copies.is_idle()
             && self.held.copies() == 0
             && self.inbox.is_empty()
-            && !self.lanes.iter().any(|lane| matches!(&lane.state, State::Up(up) if up.tracker.is_dirty()))
+            && !self
+                .lanes
+                .iter()
+                .any(|lane| matches!(&lane.state, State::Up(up) if up.tracker.accepted() > 0))
     }
 
     fn answer_flushes(&mut self) {
@@ -213,16 +225,14 @@ impl Owner {
 
     /// Applies what it can in time, then closes: the broker takes back everything else.
     async fn shut(mut self, end: End) {
-        for lane in &self.lanes {
-            if let State::Up(up) = &lane.state {
-                up.cancel();
-            }
-        }
-        self.send_acks().await;
+        self.send_acks(true).await;
         let left = end.deadline.saturating_duration_since(Instant::now());
         // A second close cannot come: the source has sent its only one.
         let _ = Box::pin(self.serve(Some(end.deadline - left / 4))).await;
         self.answer_flushes();
+        let left = end.deadline.saturating_duration_since(Instant::now());
+        // A broker that does not answer a cancel does not answer what follows either.
+        let _ = timeout_at(end.deadline - left / 2, self.cancel_all()).await;
         let left = end.deadline.saturating_duration_since(Instant::now());
         self.copies.close(left / 2).await;
         if let Wire::Up(connection) = &self.connection {
@@ -231,6 +241,14 @@ impl Owner {
         }
         // The source gave up waiting if its time was over.
         let _ = end.done.send(());
+    }
+
+    async fn cancel_all(&mut self) {
+        for lane in &self.lanes {
+            if let State::Up(up) = &lane.state {
+                up.cancel().await;
+            }
+        }
     }
 
     fn set_health(&mut self, health: Health) {

@@ -3,7 +3,7 @@
 use oncemq_core::{Ack, ErrorKind, Message, Token, failpoint};
 use tokio::time::Instant;
 
-use super::Owner;
+use super::{LINGER, Owner};
 use crate::connection::Backoff;
 use crate::properties::Native;
 use crate::settle::{Copied, Due, Job, Purpose, lane_of};
@@ -51,7 +51,7 @@ impl Owner {
     }
 
     /// Notes a delivery as done; its frame goes out with others.
-    fn accept(&mut self, token: Token) {
+    pub(super) fn accept(&mut self, token: Token) {
         let lane = self.lanes.get_mut(usize::from(lane_of(token)));
         let accepted =
             lane.and_then(|lane| lane.up(token.epoch)).is_some_and(|up| up.tracker.accept(token.id));
@@ -76,15 +76,23 @@ impl Owner {
         }
     }
 
-    /// Sends every acknowledgement that is due.
-    pub(super) async fn send_acks(&mut self) {
+    /// Sends the acknowledgements that are due: when there are many, or when the first has
+    /// waited its time, or when they are asked for. Those above an open tag wait in any case,
+    /// since one frame stands for all when the tag below is done meanwhile.
+    pub(super) async fn send_acks(&mut self, asked: bool) {
+        let all = asked || !self.flushes.is_empty() || self.linger.is_some_and(|end| end <= Instant::now());
+        let mut left = false;
         for lane in &mut self.lanes {
             let State::Up(up) = &mut lane.state else { continue };
-            if !up.tracker.is_dirty() {
+            let accepted = up.tracker.accepted();
+            if accepted == 0 {
                 continue;
             }
-            failpoint!("rabbitmq.before_ack");
-            up.tracker.flush(&mut self.frames);
+            if all || accepted >= lane.spec.many() {
+                failpoint!("rabbitmq.before_ack");
+                up.tracker.flush(all, &mut self.frames);
+            }
+            left |= up.tracker.accepted() > 0;
             for frame in self.frames.drain(..) {
                 match up.write(Frame::Ack(frame)) {
                     Ok(count) => self.shared.free(count),
@@ -92,6 +100,11 @@ impl Owner {
                 }
             }
         }
+        self.linger = match self.linger {
+            Some(end) if left && !all => Some(end),
+            _ if left => Some(Instant::now() + LINGER),
+            _ => None,
+        };
     }
 
     /// Keeps a delivery in the process for a while, but not so long that the broker takes
