@@ -1,16 +1,23 @@
 //! RabbitMQ as a client of its own sees it.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
-use lapin::options::{BasicGetOptions, ExchangeDeleteOptions, QueueDeclareOptions, QueueDeleteOptions};
+use lapin::options::{
+    BasicAckOptions, BasicGetOptions, ExchangeDeleteOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
 use lapin::types::FieldTable;
 use lapin::{Connection, ConnectionProperties};
 
 use crate::service::Spec;
 
+/// How long a queue may refuse after its node was killed.
+const REFUSED_MAX: Duration = Duration::from_secs(60);
+
 /// A connection.
 #[derive(Debug)]
 pub struct Rabbit {
+    url: String,
     connection: Connection,
 }
 
@@ -21,7 +28,7 @@ impl Rabbit {
     /// The server does not answer.
     pub async fn connect(url: &str) -> Self {
         let connection = Connection::connect(url, ConnectionProperties::default()).await;
-        Self { connection: connection.expect("RabbitMQ answers") }
+        Self { url: url.to_owned(), connection: connection.expect("RabbitMQ answers") }
     }
 
     /// Ready messages of a queue; those that are out are not counted.
@@ -50,28 +57,35 @@ impl Rabbit {
         true
     }
 
-    /// Takes every message of a queue.
-    ///
-    /// # Panics
-    /// The queue does not exist.
-    pub async fn drain(&self, queue: &str) -> Vec<Vec<u8>> {
-        let channel = self.connection.create_channel().await.unwrap();
-        let mut bodies = Vec::new();
-        while let Some(got) = channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await.unwrap()
-        {
-            bodies.push(got.delivery.data);
-        }
-        let _ = channel.close(200, "done".into()).await;
-        bodies
-    }
-
     /// Takes every dead letter. Two copies of one are the same: a crash between a copy and
     /// its ack may make a second.
     ///
+    /// A quorum queue whose node was killed refuses for a while, and closes the connection
+    /// with it.
+    ///
     /// # Panics
-    /// There is no such queue.
+    /// There is no such queue, or it refuses for too long.
     pub async fn dead_letters(&self, spec: &Spec) -> BTreeSet<Vec<u8>> {
-        self.drain(&spec.dead()).await.into_iter().collect()
+        let (mut letters, began) = (BTreeSet::new(), Instant::now());
+        loop {
+            match self.drain(&spec.dead(), &mut letters).await {
+                Ok(()) => return letters,
+                Err(error) => assert!(began.elapsed() < REFUSED_MAX, "{}: {error}", spec.dead()),
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    /// Moves every message of a queue to `into`; acknowledged, so that none is lost on the
+    /// way.
+    async fn drain(&self, queue: &str, into: &mut BTreeSet<Vec<u8>>) -> Result<(), lapin::Error> {
+        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        while let Some(got) = channel.basic_get(queue.into(), BasicGetOptions::default()).await? {
+            got.delivery.ack(BasicAckOptions::default()).await?;
+            into.insert(got.delivery.data);
+        }
+        connection.close(200, "done".into()).await
     }
 
     /// Removes everything of a service.
