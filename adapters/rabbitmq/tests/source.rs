@@ -9,6 +9,7 @@ use common::raw::Raw;
 use common::source::Bare;
 use common::{broker, management, millis, secs, test, until};
 use oncemq_core::{Ack, Class, Delivery, ErrorKind, Identity, Trail};
+use oncemq_rabbitmq::QueueType;
 use tokio::time::{Instant, sleep};
 
 fn main() {
@@ -25,6 +26,7 @@ fn main() {
         test("discarded_it_is_gone", discarded),
         test("a_retry_of_a_lost_connection_is_made_once", retry_of_a_dead_channel),
         test("after_close_there_is_nothing_and_unsettled_comes_back", closed),
+        test("a_close_loses_no_acknowledgement_of_a_quorum_queue", closed_at_once),
         test("dropped_without_a_close_everything_comes_back", dropped_source),
         test("cancelled_polls_lose_nothing", cancelled_polls),
         test("what_a_dead_channel_left_behind_is_not_handed_out", buffered),
@@ -257,6 +259,31 @@ async fn closed() {
     assert_eq!(polled.unwrap_err().kind(), ErrorKind::Closed);
     let raw = Raw::connect().await;
     until("two are back", secs(5), async || raw.ready(&bare.queue).await == Some(2)).await;
+}
+
+/// The channel of a quorum queue keeps acknowledgements back when many are under way, and
+/// forgets them when it is closed.
+async fn closed_at_once() {
+    const MANY: u32 = 2000;
+    let raw = Raw::connect().await;
+    for round in 0..3 {
+        let mut bare = Bare::open(broker().queue_type(QueueType::Quorum), MANY as usize).await;
+        bare.send(0..MANY).await;
+        let mut out = Vec::new();
+        for _ in 0..MANY {
+            out.push(bare.next().await);
+        }
+        // Between open ones each has a frame of its own.
+        let (open, done): (Vec<_>, Vec<_>) = out.into_iter().partition(|d| Bare::body(d).is_multiple_of(2));
+        for delivery in done {
+            delivery.ack(Ack::Accept);
+        }
+        bare.source.close(secs(10)).await.unwrap();
+        drop(open);
+        // What was lost with the channel is ready again by now.
+        sleep(millis(500)).await;
+        assert_eq!(raw.ready(&bare.queue).await, Some(MANY / 2), "round {round}");
+    }
 }
 
 async fn dropped_source() {
