@@ -20,7 +20,8 @@ use crate::error;
 use crate::settle::{AckFrame, Tracker};
 use crate::topology::{self, Limit, Names};
 
-/// With more in one frame the broker is no faster.
+/// From so many acknowledgements on none waits for more, however large the prefetch is: what
+/// waits is delivered again after a crash.
 const MANY: usize = 128;
 
 /// What does not change about a queue.

@@ -243,6 +243,7 @@ impl Owner {
         let _ = end.done.send(());
     }
 
+    // Mutable because a shared reference would have to be `Sync` to be held while waiting.
     async fn cancel_all(&mut self) {
         for lane in &self.lanes {
             if let State::Up(up) = &lane.state {
