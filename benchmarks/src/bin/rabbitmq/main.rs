@@ -40,7 +40,7 @@ const NAIVE_QUORUM: [&str; 1] = ["rabbitmq.naive.quorum.ratio"];
 fn main() -> ExitCode {
     oncemq_benchmarks::main(|printer| {
         printer.group(&RAW, || {
-            let pairs = pairs(Kind::Classic, Loop::Raw, MESSAGES)?;
+            let pairs = pairs(Kind::Classic, Loop::Raw)?;
             let cpu = median(pairs.iter().map(|(ours, raw)| ours.cpu_us - raw.cpu_us).collect());
             Ok(vec![
                 ratio(RAW[0], &pairs, 0.9),
@@ -48,11 +48,11 @@ fn main() -> ExitCode {
             ])
         })?;
         printer.group(&NAIVE_CLASSIC, || {
-            let pairs = pairs(Kind::Classic, Loop::Naive, MESSAGES)?;
+            let pairs = pairs(Kind::Classic, Loop::Naive)?;
             Ok(vec![ratio(NAIVE_CLASSIC[0], &pairs, 2.0)])
         })?;
         printer.group(&NAIVE_QUORUM, || {
-            let pairs = pairs(Kind::Quorum, Loop::Naive, MESSAGES)?;
+            let pairs = pairs(Kind::Quorum, Loop::Naive)?;
             Ok(vec![ratio(NAIVE_QUORUM[0], &pairs, 2.5)])
         })
     })
@@ -64,7 +64,7 @@ fn ratio(name: &'static str, pairs: &[(Emptied, Emptied)], floor: f64) -> Figure
 }
 
 /// Our loop and another, pair by pair.
-fn pairs(kind: Kind, other: Loop, messages: usize) -> Result<Vec<(Emptied, Emptied)>, Box<dyn Error>> {
+fn pairs(kind: Kind, other: Loop) -> Result<Vec<(Emptied, Emptied)>, Box<dyn Error>> {
     let url = std::env::var("ONCEMQ_RABBITMQ_URL")
         .map_err(|_| "ONCEMQ_RABBITMQ_URL names no broker; scripts/bench starts one and sets it")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -73,14 +73,14 @@ fn pairs(kind: Kind, other: Loop, messages: usize) -> Result<Vec<(Emptied, Empti
         let queues = Queues::open(&url, kind).await?;
         // Neither the first connection nor the first allocations are what is measured.
         for which in [Loop::Ours, other] {
-            round(&queues, &url, which, messages).await?;
+            round(&queues, &url, which).await?;
         }
         let mut pairs = Vec::new();
         while pairs.len() < PAIRS && (pairs.is_empty() || started.elapsed() < LATEST) {
             let ours_first = pairs.len() % 2 == 0;
             let (first, second) = if ours_first { (Loop::Ours, other) } else { (other, Loop::Ours) };
-            let first = round(&queues, &url, first, messages).await?;
-            let second = round(&queues, &url, second, messages).await?;
+            let first = round(&queues, &url, first).await?;
+            let second = round(&queues, &url, second).await?;
             pairs.push(if ours_first { (first, second) } else { (second, first) });
         }
         queues.close().await?;
@@ -88,9 +88,9 @@ fn pairs(kind: Kind, other: Loop, messages: usize) -> Result<Vec<(Emptied, Empti
     })
 }
 
-async fn round(queues: &Queues, url: &str, which: Loop, messages: usize) -> Result<Emptied, Box<dyn Error>> {
-    let queue = queues.fill(messages).await?;
-    let emptied = which.empty(url, &queue, messages).await?;
+async fn round(queues: &Queues, url: &str, which: Loop) -> Result<Emptied, Box<dyn Error>> {
+    let queue = queues.fill(MESSAGES).await?;
+    let emptied = which.empty(url, &queue, MESSAGES).await?;
     // What was not acknowledged is back in the queue now.
     queues.remove_empty(&queue).await.map_err(|error| format!("{which:?}: {error}"))?;
     Ok(emptied)

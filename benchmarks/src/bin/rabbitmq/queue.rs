@@ -1,7 +1,7 @@
 //! Queues full of messages.
 
 use std::error::Error;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -12,8 +12,6 @@ const BODY: [u8; 200] = [b'x'; 200];
 const WINDOW: usize = 1000;
 /// How long the broker gets to finish what a fill left behind.
 const QUIET: Duration = Duration::from_millis(200);
-/// How long it gets to apply the last acknowledgements.
-const APPLIED: Duration = Duration::from_secs(2);
 
 /// The type of a queue.
 #[derive(Debug, Clone, Copy)]
@@ -74,24 +72,11 @@ impl Queues {
     /// # Errors
     /// Something is left in the queue: a figure over messages that were not settled is none.
     pub(crate) async fn remove_empty(&self, queue: &str) -> Result<(), Box<dyn Error>> {
-        let mut left = self.left(queue).await?;
-        let began = Instant::now();
-        // A quorum queue hands its acknowledgements to its replicas behind the channel's back.
-        while left > 0 && began.elapsed() < APPLIED {
-            tokio::time::sleep(QUIET / 10).await;
-            left = self.left(queue).await?;
-        }
-        self.channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
+        let left = self.channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
         if left > 0 {
             return Err(format!("{left} messages were left in queue {queue}").into());
         }
         Ok(())
-    }
-
-    async fn left(&self, queue: &str) -> Result<u32, lapin::Error> {
-        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let queue = self.channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
-        Ok(queue.message_count())
     }
 
     pub(crate) async fn close(self) -> Result<(), lapin::Error> {
