@@ -67,6 +67,13 @@ impl Plan {
         self.topology.push(line.into());
     }
 
+    /// Says where the dead letters of a subscription go, by its index in the consumer.
+    pub fn dead_letters(&mut self, subscription: usize, place: impl Into<String>) {
+        if let Some(topic) = self.topics.get_mut(subscription) {
+            topic.dead_letters = Some(place.into());
+        }
+    }
+
     /// Adds something that can be lost or doubled, and when.
     pub fn warn(&mut self, line: impl Into<String>) {
         self.warnings.push(line.into());
@@ -97,5 +104,29 @@ impl fmt::Display for Plan {
             writeln!(f, "  warning: {line}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_topic_says_where_its_own_dead_letters_go() {
+        let topic = |name: &str| TopicPlan {
+            topic: name.to_owned(),
+            rungs: Vec::new(),
+            end: "dead-letter".to_owned(),
+            ordering: "free".to_owned(),
+            guarantee: "unguarded".to_owned(),
+            dead_letters: None,
+        };
+        let mut plan = Plan { topics: vec![topic("a"), topic("b")], ..Plan::default() };
+        plan.dead_letters(1, "queue b.dead");
+        // An adapter that counts wrongly spoils no plan.
+        plan.dead_letters(2, "nowhere");
+        let text = plan.to_string();
+        assert!(text.contains("a: unguarded, free; retries dead-letter\n"), "{text}");
+        assert!(text.contains("b: unguarded, free; retries dead-letter in queue b.dead\n"), "{text}");
     }
 }

@@ -160,9 +160,7 @@ impl Broker for RabbitBroker {
                 Topology::Trust => {}
             }
             describe(lane, plan);
-            if let Some(topic) = plan.topics.get_mut(place) {
-                topic.dead_letters = Some(format!("queue {}", names.dead));
-            }
+            plan.dead_letters(place, format!("queue {}", names.dead));
         }
         // Nothing depends on a clean end of a connection that did its work.
         let _ = tokio::time::timeout(self.config.connect_timeout, connection.close(200, "done".into())).await;
