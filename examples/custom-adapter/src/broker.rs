@@ -1,16 +1,15 @@
 //! The broker as the library sees it.
 
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
-use std::{fs, io};
 
 use async_trait::async_trait;
 use oncemq_core::{Broker, Capabilities, ConsumerSpec, Error, ErrorKind, Message, Plan};
 use oncemq_core::{Publisher, Source, Subscription, Topology};
 
-use crate::{NAME, failed, files, source};
+use crate::{DEAD, NAME, NOW, failed, files, source::FolderSource};
 
 /// A folder as a broker. Clones and other processes share it.
 #[derive(Debug, Clone)]
@@ -27,21 +26,14 @@ impl FolderBroker {
     /// # Errors
     /// [`Connection`](ErrorKind::Connection) if the folder cannot be read.
     pub fn dead_letters(&self, consumer: &str, topic: &str) -> Result<Vec<Message>, Error> {
-        let dead = self.queue(consumer, &Subscription::new(topic))?.join("dead");
-        let load = |name: &String| files::load(&dead.join(name), consumer);
-        let letters = files::names(&dead).and_then(|names| names.iter().map(load).collect());
-        letters.map_err(failed)
+        let dead = self.queue(consumer, &Subscription::new(topic))?.join(DEAD);
+        let load = |name| files::load(&dead.join(name));
+        files::due(&dead).and_then(|names| names.into_iter().map(load).collect()).map_err(failed)
     }
 
     fn queue(&self, consumer: &str, subscription: &Subscription) -> Result<PathBuf, Error> {
-        let own = format!("{consumer}.{}", file_name(&subscription.topic)?);
-        Ok(self.0.join("queues").join(file_name(subscription.queue.as_deref().unwrap_or(&own))?))
-    }
-
-    fn declare(&self, queue: &Path, topic: &str) -> io::Result<()> {
-        let topic = self.0.join("topics").join(topic);
-        [&topic, &queue.join("taken"), &queue.join("dead")].into_iter().try_for_each(fs::create_dir_all)?;
-        fs::write(topic.join(queue.file_name().unwrap_or_default()), "")
+        let queue = subscription.queue.as_deref().unwrap_or(consumer);
+        Ok(self.0.join(file_name(&subscription.topic)?).join(file_name(queue)?))
     }
 }
 
@@ -55,56 +47,54 @@ impl Broker for FolderBroker {
     async fn prepare(&self, consumer: &ConsumerSpec, plan: &mut Plan) -> Result<(), Error> {
         for (place, subscription) in consumer.subscriptions.iter().enumerate() {
             let queue = self.queue(&consumer.name, subscription)?;
+            let dead = queue.join(DEAD);
             if consumer.topology == Topology::Declare && subscription.queue.is_none() {
-                self.declare(&queue, &subscription.topic).map_err(failed)?;
-            } else if consumer.topology != Topology::Trust && !queue.join("taken").is_dir() {
+                fs::create_dir_all(&dead).map_err(failed)?;
+            } else if consumer.topology != Topology::Trust && !dead.is_dir() {
                 let text = format!("there is no queue in {}; let a consumer declare it", queue.display());
                 return Err(Error::new(ErrorKind::Topology, text));
             }
             plan.topology(format!("folder {}, for one process at a time", queue.display()));
-            if let Some(topic) = plan.topics.get_mut(place) {
-                topic.dead_letters = Some(format!("folder {}", queue.join("dead").display()));
-            }
+            plan.dead_letters(place, format!("folder {}", dead.display()));
         }
         Ok(())
     }
 
     async fn subscribe(&self, consumer: &ConsumerSpec) -> Result<Box<dyn Source>, Error> {
         let queue = |subscription| self.queue(&consumer.name, subscription);
-        let queues = consumer.subscriptions.iter().map(queue).collect::<Result<_, _>>()?;
-        source::start(queues).map_err(failed)
+        let folders = consumer.subscriptions.iter().map(queue).collect::<Result<_, _>>()?;
+        Ok(Box::new(FolderSource::new(folders)))
     }
 
     async fn publisher(&self) -> Result<Arc<dyn Publisher>, Error> {
-        Ok(Arc::new(FolderPublisher(self.0.clone(), AtomicBool::new(false))))
+        Ok(Arc::new(FolderPublisher { root: self.0.clone(), closed: AtomicBool::new(false) }))
     }
 }
 
-/// The root, and whether it was closed.
-struct FolderPublisher(PathBuf, AtomicBool);
+struct FolderPublisher {
+    root: PathBuf,
+    closed: AtomicBool,
+}
 
 #[async_trait]
 impl Publisher for FolderPublisher {
     async fn publish(&self, topic: &str, message: &Message) -> Result<(), Error> {
-        if self.1.load(SeqCst) {
+        if self.closed.load(SeqCst) {
             return Err(Error::new(ErrorKind::Closed, "the publisher is closed; make another one"));
         }
-        let queues = files::names(&self.0.join("topics").join(file_name(topic)?)).unwrap_or_default();
+        let folders = fs::read_dir(self.root.join(file_name(topic)?)).into_iter().flatten().flatten();
+        let queues: Vec<_> = folders.map(|folder| folder.path()).collect();
         if queues.is_empty() {
             let text = format!("no queue keeps topic {topic}; start a consumer of it first");
             return Err(Error::new(ErrorKind::Unroutable, text));
         }
-        let (folder, message) = (self.0.join("queues"), message.clone());
-        let each = move |queue: &String| files::store(&folder.join(queue), Duration::ZERO, &message);
-        let stored = tokio::task::spawn_blocking(move || queues.iter().try_for_each(each)).await;
+        let stored = queues.iter().try_for_each(|queue| files::store(queue, NOW, message));
         // Of several queues one may have it already.
-        let unsure =
-            |error| Error::with_source(ErrorKind::Unconfirmed, "send it again with the same id", error);
-        stored.map_err(io::Error::other).flatten().map_err(unsure)
+        stored.map_err(|e| Error::with_source(ErrorKind::Unconfirmed, "send it again with the same id", e))
     }
 
     async fn close(&self) -> Result<(), Error> {
-        self.1.store(true, SeqCst);
+        self.closed.store(true, SeqCst);
         Ok(())
     }
 }

@@ -1,155 +1,138 @@
 //! Taking, settling and giving back.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncemq_core::{Ack, Delivery, Error, ErrorKind, Event, Facts, Health, Message, Settle, Source, Token};
-use tokio::time::{Instant, Interval, interval, sleep};
+use oncemq_core::{Ack, Delivery, Error, ErrorKind, Event, Facts, Health};
+use oncemq_core::{Message, Settle, Source, Token};
+use tokio::time::{Interval, interval};
 
-use crate::{failed, files};
+use crate::{DEAD, NOW, failed, files};
 
-/// Between two looks into the folders: other processes cannot wake this one.
+/// Between two looks into the folders: neither other processes nor answers wake this one.
 const TICK: Duration = Duration::from_millis(10);
-/// The longest reason on a dead letter, in bytes.
-const REASON_MAX: usize = 16 * 1024;
 /// Ends the name of what may have been delivered before.
 const AGAIN: &str = ".again";
 
-type Answer = (u64, Message, Ack);
-/// Folder and name of what is out by its number, and whether it is answered. It stays until
-/// the answer is on disk: only then is its place free.
-type Out = HashMap<u64, (PathBuf, String, bool)>;
+type Answer = (PathBuf, Message, Ack);
 
-/// What the source shares with its deliveries, and with the thread that applies answers.
+/// A file that is out, and where its answer goes.
 #[derive(Debug)]
-struct Desk {
-    /// Folder and lock of each. The system unlocks it when the process dies, however it dies.
-    queues: Vec<(PathBuf, File)>,
-    out: Mutex<Out>,
-    answers: Sender<Option<Answer>>,
-}
+struct Taken(PathBuf, mpsc::Sender<Answer>);
 
-impl Settle for Desk {
+impl Settle for Taken {
     /// A hand-off that neither blocks nor needs a runtime.
-    fn settle(&self, token: Token, message: Message, ack: Ack) {
-        // Not out any more after a close: the message is back, and this answer is void.
-        if let Some((_, _, answered)) = self.out().get_mut(&token.id) {
-            *answered = true;
-            let _ = self.answers.send(Some((token.id, message, ack)));
-        }
+    fn settle(&self, _token: Token, message: Message, ack: Ack) {
+        let _ = self.1.send((self.0.clone(), message, ack));
     }
 }
 
-impl Desk {
-    fn out(&self) -> MutexGuard<'_, Out> {
-        self.out.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+struct Queue {
+    folder: PathBuf,
+    /// Held by the one process that consumes the queue. The system unlocks it when that
+    /// process dies, however it dies.
+    lock: Option<File>,
+}
 
-    /// The thread's work until the source ends.
-    fn work(&self, answers: &Receiver<Option<Answer>>) {
-        while let Ok(Some((id, message, ack))) = answers.recv() {
-            let Some((folder, name, _)) = self.out().get(&id).cloned() else { continue };
-            if apply(&folder, &name, &message, ack).is_err() {
-                // If this fails too, it stays taken and comes back at the next start.
-                let _ = give_back(&folder, &name);
+impl Queue {
+    /// Nothing while another process consumes the queue: this one waits for its end.
+    fn due(&mut self) -> io::Result<Vec<String>> {
+        if self.lock.is_none() {
+            let lock = File::create(self.folder.join(".lock"))?;
+            match lock.try_lock() {
+                Ok(()) => self.lock = Some(lock),
+                Err(TryLockError::WouldBlock) => return Ok(Vec::new()),
+                Err(TryLockError::Error(error)) => return Err(error),
             }
-            self.out().remove(&id);
         }
-        self.out().drain().for_each(|(_, (folder, name, _))| drop(give_back(&folder, &name)));
-        self.queues.iter().for_each(|(_, lock)| drop(lock.unlock()));
+        files::due(&self.folder)
     }
 
-    async fn wait(&self, limit: Duration, until: fn(&Out) -> bool) -> bool {
-        let end = Instant::now() + limit;
-        while !until(&self.out()) && Instant::now() < end {
-            sleep(Duration::from_millis(1)).await;
-        }
-        until(&self.out())
+    /// Where a message lies while it is out. If this process dies, it comes back flagged.
+    fn taken(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{}{AGAIN}", name.trim_end_matches(AGAIN)))
     }
 }
 
-fn apply(folder: &Path, name: &str, message: &Message, ack: Ack) -> io::Result<()> {
-    let taken = folder.join("taken").join(name);
-    match ack {
-        Ack::Accept | Ack::Discard { .. } => {}
-        Ack::Retry(retry) => files::store(folder, retry.after, &retry.copy(message))?,
-        Ack::Reject(reject) => {
-            files::store(&folder.join("dead"), Duration::ZERO, &reject.copy(message, REASON_MAX))?;
-        }
-        // The same message, later: no copy, nothing charged.
-        Ack::Defer { after } => return fs::rename(taken, folder.join(files::name(after))),
-        // Also a word that this version does not know: nothing may be lost by it.
-        _ => return give_back(folder, name),
-    }
-    // Only now that the copy is on disk.
-    fs::remove_file(taken)
-}
-
-fn give_back(folder: &Path, name: &str) -> io::Result<()> {
-    let again = format!("{}{AGAIN}", name.trim_end_matches(AGAIN));
-    fs::rename(folder.join("taken").join(name), folder.join(again))
-}
-
-struct FolderSource {
-    desk: Arc<Desk>,
-    /// The queues whose lock is ours.
-    ours: Vec<bool>,
-    last: u64,
+pub(crate) struct FolderSource {
+    /// None are left at the end.
+    queues: Vec<Queue>,
+    /// Handed out, until the answer is on disk: only then is its place free.
+    out: HashSet<PathBuf>,
+    answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
     timer: Interval,
     health: Option<Health>,
-    closed: bool,
-}
-
-pub(crate) fn start(folders: Vec<PathBuf>) -> io::Result<Box<dyn Source>> {
-    let lock = |folder: PathBuf| File::create(folder.join(".lock")).map(|lock| (folder, lock));
-    let queues = folders.into_iter().map(lock).collect::<io::Result<Vec<_>>>()?;
-    let ((answers, inbox), ours) = (channel(), vec![false; queues.len()]);
-    let desk = Arc::new(Desk { queues, out: Mutex::default(), answers });
-    let worker = desk.clone();
-    std::thread::Builder::new().name("folder".into()).spawn(move || worker.work(&inbox))?;
-    let (timer, health) = (interval(TICK), Some(Health::Up));
-    Ok(Box::new(FolderSource { desk, ours, last: 0, timer, health, closed: false }))
 }
 
 impl FolderSource {
+    pub(crate) fn new(folders: Vec<PathBuf>) -> Self {
+        let queues = folders.into_iter().map(|folder| Queue { folder, lock: None }).collect();
+        let (out, timer, health) = (HashSet::new(), interval(TICK), Some(Health::Up));
+        Self { queues, out, answers: mpsc::channel(), timer, health }
+    }
+
+    /// What cannot be applied goes back, which is to be out no more.
+    fn apply_answers(&mut self) {
+        for (file, message, ack) in self.answers.1.try_iter() {
+            // After the end none is out: a late answer would be about what others have taken.
+            if self.out.remove(&file) {
+                let _ = apply(&file, &message, ack);
+            }
+        }
+    }
+
+    /// Applies what was answered. The rest is back as soon as the locks are gone.
+    fn end(&mut self) {
+        self.apply_answers();
+        self.out.clear();
+        self.queues.clear();
+    }
+
     fn fill(&mut self, max: usize, events: &mut Vec<Event>) -> io::Result<()> {
+        self.apply_answers();
         events.extend(self.health.take().map(Event::Health));
         let mut due = Vec::new();
-        for (place, (folder, lock)) in self.desk.queues.iter().enumerate() {
-            match lock.try_lock() {
-                // Another process consumes this queue; this one waits for its end.
-                Err(TryLockError::WouldBlock) => continue,
-                locked => locked?,
-            }
-            if !std::mem::replace(&mut self.ours[place], true) {
-                // Whoever took these is dead.
-                let taken = files::names(&folder.join("taken"))?;
-                taken.iter().try_for_each(|name| give_back(folder, name))?;
-            }
-            let names = files::names(folder)?.into_iter().filter(|name| files::is_due(name));
-            due.extend(names.map(|name| (name, place)));
+        for (place, queue) in self.queues.iter_mut().enumerate() {
+            due.extend(queue.due()?.into_iter().map(|name| (name, place)));
         }
+        due.retain(|(name, place)| !self.out.contains(&self.queues[*place].taken(name)));
         due.sort_unstable();
         for (name, place) in due.into_iter().take(max) {
-            let folder = &self.desk.queues[place].0;
-            let taken = folder.join("taken").join(&name);
-            fs::rename(folder.join(&name), &taken)?;
-            let message = files::load(&taken, &folder.file_name().unwrap_or_default().to_string_lossy())?;
+            let folder = &self.queues[place].folder;
+            let file = self.queues[place].taken(&name);
+            fs::rename(folder.join(&name), &file)?;
+            let message = files::load(&file)?;
             let facts = Facts::new(u16::try_from(place).unwrap_or(u16::MAX), name.ends_with(AGAIN));
-            self.last += 1;
-            self.desk.out().insert(self.last, (folder.clone(), name, false));
-            let token = Token { epoch: 0, scope: 0, id: self.last };
-            events.push(Event::Delivery(Delivery::new(message, facts, token, self.desk.clone())));
+            let taken = Arc::new(Taken(file.clone(), self.answers.0.clone()));
+            // Each settles by itself, so no token needs to say which one it is.
+            let token = Token { epoch: 0, scope: 0, id: 0 };
+            events.push(Event::Delivery(Delivery::new(message, facts, token, taken)));
+            self.out.insert(file);
         }
         Ok(())
     }
+}
+
+fn apply(file: &Path, message: &Message, ack: Ack) -> io::Result<()> {
+    let folder = file.parent().unwrap_or(file);
+    match ack {
+        Ack::Accept | Ack::Discard { .. } => {}
+        Ack::Retry(retry) => files::store(folder, retry.after, &retry.copy(message))?,
+        // A file takes a reason of any length.
+        Ack::Reject(reject) => files::store(&folder.join(DEAD), NOW, &reject.copy(message, usize::MAX))?,
+        // The same message, later: no copy, nothing charged.
+        Ack::Defer { after } => return fs::rename(file, folder.join(files::name(after))),
+        // Also a word that this version does not know: nothing may be lost by it.
+        _ => return Ok(()),
+    }
+    // Only now that the copy is on disk.
+    fs::remove_file(file)
 }
 
 #[async_trait]
@@ -160,46 +143,34 @@ impl Source for FolderSource {
         max: usize,
         events: &mut Vec<Event>,
     ) -> Poll<Result<(), Error>> {
-        if self.closed {
+        if self.queues.is_empty() {
             return Poll::Ready(Err(Error::new(ErrorKind::Closed, "the source of the folder is closed")));
         }
         let before = events.len();
-        loop {
-            if let Err(error) = self.fill(max, events) {
-                self.closed = true;
-                return Poll::Ready(Err(failed(error)));
-            }
-            // The tick also finds the places that settlements made free.
-            match self.timer.poll_tick(cx) {
-                _ if events.len() > before => return Poll::Ready(Ok(())),
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(_) => {}
-            }
+        while events.len() == before {
+            ready!(self.timer.poll_tick(cx));
+            self.fill(max, events).map_err(failed).inspect_err(|_| self.end())?;
         }
+        Poll::Ready(Ok(()))
     }
 
     fn outstanding(&self) -> usize {
-        self.desk.out().len()
+        self.out.len()
     }
 
-    async fn flush(&mut self, limit: Duration) -> bool {
-        self.desk.wait(limit, |out| !out.values().any(|(_, _, answered)| *answered)).await
+    async fn flush(&mut self, _limit: Duration) -> bool {
+        self.apply_answers();
+        true
     }
 
-    async fn close(&mut self, limit: Duration) -> Result<(), Error> {
-        self.closed = true;
-        let _ = self.desk.answers.send(None);
-        match self.desk.wait(limit, HashMap::is_empty).await {
-            true => Ok(()),
-            false => {
-                Err(Error::new(ErrorKind::Connection, format!("the disk did not answer within {limit:?}")))
-            }
-        }
+    async fn close(&mut self, _limit: Duration) -> Result<(), Error> {
+        self.end();
+        Ok(())
     }
 }
 
 impl Drop for FolderSource {
     fn drop(&mut self) {
-        let _ = self.desk.answers.send(None);
+        self.end();
     }
 }

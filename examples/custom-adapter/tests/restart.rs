@@ -94,6 +94,23 @@ async fn a_second_consumer_of_a_queue_waits_for_the_end_of_the_first() {
 }
 
 #[tokio::test]
+async fn a_late_answer_of_a_closed_source_takes_nothing_from_the_next() {
+    let root = tempfile::tempdir().unwrap();
+    let (broker, mut first) = subscribe(root.path()).await.unwrap();
+    broker.publisher().await.unwrap().publish("orders", &Message::new("a")).await.unwrap();
+    let late = take(&mut *first, 1).await.remove(0);
+    first.close(Duration::from_secs(10)).await.unwrap();
+    let (_broker, mut second) = subscribe(root.path()).await.unwrap();
+    let again = take(&mut *second, 1).await;
+    late.ack(Ack::Accept);
+    drop(first);
+    // The second leaves it too, and the third finds it.
+    drop((again, second));
+    let (_broker, mut third) = subscribe(root.path()).await.unwrap();
+    assert_eq!(take(&mut *third, 1).await[0].message().body(), b"a");
+}
+
+#[tokio::test]
 async fn names_that_are_no_file_names_are_refused() {
     let root = tempfile::tempdir().unwrap();
     let broker = FolderBroker::new(root.path());
