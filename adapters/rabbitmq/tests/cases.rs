@@ -196,11 +196,16 @@ async fn rb6() {
     assert!(health.to_string().contains(&dead), "{health}");
     until("others go on", secs(10), async || log.len() == 21).await;
     sleep(secs(3)).await;
+    running.stop().await;
+    until("it is still in the queue", secs(10), async || raw.ready(&queue).await == Some(1)).await;
+
+    let mut running = Running::start(consumer(Topology::Trust)).await;
+    running.until_health("degraded", |health| matches!(health, Health::Degraded(_))).await;
     consumer(Topology::Declare).plan().await.unwrap();
     until("a dead letter", secs(20), async || raw.ready(&dead).await == Some(1)).await;
     running.until_up().await;
     let summary = running.stop().await;
-    assert_eq!((log.runs("poison").len(), summary.rejected), (1, 1));
+    assert_eq!((log.runs("poison").len(), summary.rejected), (2, 1));
     assert_eq!((raw.ready(&queue).await, raw.ready(&dead).await), (Some(0), Some(1)));
 }
 
