@@ -14,6 +14,7 @@ mod guard;
 mod intake;
 mod keys;
 mod late;
+mod leaving;
 mod mailbox;
 mod run;
 mod settle;
@@ -27,6 +28,7 @@ pub use counters::Summary;
 pub(crate) use gate::Gate;
 pub use guard::Guard;
 pub(crate) use late::Late;
+pub(crate) use leaving::Leaving;
 pub(crate) use run::{Launch, run};
 pub(crate) use unguarded::Unguarded;
 
@@ -76,11 +78,12 @@ impl TopicEnv {
     }
 
     /// Waits in place for a rung of the ladder. Returns whether to go on: a consumer that
-    /// stops waits for runs, not for ladders.
-    pub(crate) async fn wait_for_rung(&self, delay: Duration, seed: u64) -> bool {
+    /// stops and a partition that leaves wait for runs, not for ladders.
+    pub(crate) async fn wait_for_rung(&self, delay: Duration, seed: u64, leaving: &Leaving) -> bool {
         tokio::select! {
             biased;
             () = self.shared.shutdown.reached(Stage::Stop) => false,
+            () = leaving.said() => false,
             () = tokio::time::sleep(jittered(delay, seed)) => true,
         }
     }
@@ -101,6 +104,7 @@ pub struct Job {
     pub(crate) message: Message,
     pub(crate) facts: Facts,
     pub(crate) key: Option<Found>,
+    pub(crate) leaving: Leaving,
 }
 
 /// What the search for a key came to. Boxed: most of the time a message waits in memory it

@@ -15,7 +15,7 @@ use tokio::sync::OwnedRwLockWriteGuard;
 
 use super::settle::ack_of;
 use super::unguarded::{Ended, panic_text, timed_out};
-use super::{Job, Outcome, Tally, TopicEnv};
+use super::{Job, Leaving, Outcome, Tally, TopicEnv};
 use crate::fate::{Conflict, Findings, MessageFate, RecordFate, Run, fate};
 use crate::key::{Document, NoKey};
 use crate::retry::jittered;
@@ -164,6 +164,7 @@ where
 struct Running<R: Record, H, C> {
     parts: Parts<R, H, C>,
     message: Message,
+    leaving: Leaving,
     key_problem: Option<String>,
     entry: Entry,
     /// A suspect of having ended a process: its runs leave a mark.
@@ -227,6 +228,7 @@ impl<R: Record, H, C> Running<R, H, C> {
             mark: None,
             tally: Tally::default(),
             message: job.message,
+            leaving: job.leaving,
             key_problem,
             entry,
             parts,
@@ -341,7 +343,7 @@ impl<R: Record, H, C> Running<R, H, C> {
     async fn wait_in_place(&self, delay: Duration) -> bool {
         let trail = &self.entry.trail;
         until_up!(self, self.parts.record.charge(&trail.id, trail.attempt));
-        self.parts.topic.wait_for_rung(delay, self.seed()).await
+        self.parts.topic.wait_for_rung(delay, self.seed(), &self.leaving).await
     }
 
     /// One transaction: claim, run, commit.

@@ -136,12 +136,13 @@ where
     M: Send + 'static,
     C: Codec<M>,
 {
-    let Job { message, facts, key } = job;
+    let Job { message, facts, key, leaving } = job;
     let mut attempt = topic.attempts(&message, facts);
     let key = key.and_then(|found| found.ok());
     loop {
         attempt = attempt.saturating_add(1);
-        let job = Job { message: message.clone(), facts, key: key.clone().map(|key| Box::new(Ok(key))) };
+        let key = key.clone().map(|key| Box::new(Ok(key)));
+        let job = Job { message: message.clone(), facts, key, leaving: leaving.clone() };
         let run = call(parts.clone(), attempt, job);
         let ended = match tokio::time::timeout(topic.timeout, run).await {
             Ok(Ok(())) => return Outcome::new(Ack::Accept),
@@ -153,7 +154,7 @@ where
             return decided.outcome(&message, facts, &topic);
         };
         let seed = topic.trail(&message, facts).id.seed().wrapping_add(u64::from(attempt));
-        if !topic.wait_for_rung(delay, seed).await {
+        if !topic.wait_for_rung(delay, seed, &leaving).await {
             return Outcome::new(Ack::Release);
         }
     }

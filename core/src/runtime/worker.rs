@@ -11,7 +11,7 @@ use super::deadlines::Deadlines;
 use super::keys::{Keys, Turn};
 use super::mailbox::{Mail, Mailbox, SharedQueue};
 use super::settle::{after_panic, settle};
-use super::{Item, Job, OrderHash, TopicEnv};
+use super::{Item, Job, Leaving, OrderHash, TopicEnv};
 use crate::route::Runner;
 use crate::{Delivery, Scope};
 
@@ -75,7 +75,7 @@ pub(crate) struct Topic {
 
 enum Place {
     Free,
-    Running { delivery: Delivery, run: u32, order: Option<OrderHash> },
+    Running { delivery: Delivery, run: u32, order: Option<OrderHash>, leaving: Leaving },
     Waiting { item: Item, next: Option<u32> },
 }
 
@@ -122,7 +122,10 @@ impl Worker {
             match letter {
                 Mail::Item(item) if self.stopping => self.give_back(item),
                 Mail::Item(item) => self.admit(item),
-                Mail::Revoke(scope) => self.give_back_waiting(&scope),
+                Mail::Revoke(scope) => {
+                    self.give_back_waiting(&scope);
+                    self.tell_leaving(&scope);
+                }
                 Mail::Stop => {
                     self.stopping = true;
                     self.give_back_waiting(&Scope::All);
@@ -193,8 +196,10 @@ impl Worker {
     /// next delivery of the key if the run is over.
     fn start(&mut self, item: Item) -> Option<Item> {
         let Item { delivery, key, order } = item;
-        let job = Job { message: delivery.message().clone(), facts: delivery.facts(), key };
         let topic = usize::from(delivery.facts().subscription);
+        let leaving = Leaving::of(self.topics[topic].env.ordering);
+        let (message, facts) = (delivery.message().clone(), delivery.facts());
+        let job = Job { message, facts, key, leaving: leaving.clone() };
         let place = self.take_place();
         let run = self.topics[topic].runner.start(job);
         match self.poll_run(topic, run, place, &delivery) {
@@ -207,7 +212,7 @@ impl Worker {
                 if let Some(order) = order {
                     self.keys.occupy(order);
                 }
-                self.places[place as usize] = Place::Running { delivery, run, order };
+                self.places[place as usize] = Place::Running { delivery, run, order, leaving };
                 self.running += 1;
                 if let Some(limit) = self.topics[topic].runner.limit() {
                     self.deadlines.arm(limit, place, self.running);
@@ -223,12 +228,12 @@ impl Worker {
         if !matches!(slot, Place::Running { .. }) {
             return;
         }
-        let Place::Running { delivery, run, order } = std::mem::replace(slot, Place::Free) else {
+        let Place::Running { delivery, run, order, leaving } = std::mem::replace(slot, Place::Free) else {
             return;
         };
         let topic = usize::from(delivery.facts().subscription);
         match self.poll_run(topic, run, place, &delivery) {
-            Poll::Pending => self.places[place as usize] = Place::Running { delivery, run, order },
+            Poll::Pending => self.places[place as usize] = Place::Running { delivery, run, order, leaving },
             Poll::Ready(outcome) => self.finish(place, delivery, order, outcome),
         }
     }
@@ -248,7 +253,7 @@ impl Worker {
     fn expire(&mut self, cx: &mut Context<'_>) {
         while let Poll::Ready(place) = self.deadlines.poll_due(cx) {
             let slot = &mut self.places[place as usize];
-            let Place::Running { delivery, run, order } = std::mem::replace(slot, Place::Free) else {
+            let Place::Running { delivery, run, order, .. } = std::mem::replace(slot, Place::Free) else {
                 continue;
             };
             let topic = usize::from(delivery.facts().subscription);
@@ -324,6 +329,19 @@ impl Worker {
         }
         for item in stay {
             self.admit(item);
+        }
+    }
+
+    /// Tells the runs of a scope that it leaves. What waits behind them has gone back before,
+    /// so none of it starts when they end.
+    fn tell_leaving(&self, scope: &Scope) {
+        for (place, waker) in self.places.iter().zip(&self.wakers) {
+            if let Place::Running { delivery, leaving, .. } = place
+                && scope.contains(delivery.message().origin())
+            {
+                leaving.say();
+                waker.wake_by_ref();
+            }
         }
     }
 

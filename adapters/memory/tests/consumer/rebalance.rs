@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use oncemq_core::{Consumer, Context, Failure, Message};
+use oncemq_core::{Consumer, Context, Failure, Message, Ordering};
 use oncemq_memory::MemoryBroker;
 
 use crate::common::publisher;
@@ -90,4 +90,56 @@ async fn a_revoke_gives_a_run_the_time_of_its_handler() {
     assert_eq!(seen.len(), 4);
     let handled = first.finish().await.handled + second.finish().await.handled;
     assert_eq!(handled, 4);
+}
+
+/// Its ladder waits in place for an hour if `fails`.
+fn climber(broker: &MemoryBroker, seen: &Seen, fails: bool, work: Duration) -> Consumer {
+    let seen = seen.clone();
+    let handler = move |cx: Context, message: Message| {
+        let seen = seen.clone();
+        async move {
+            tokio::time::sleep(work).await;
+            let name = if fails { "first" } else { "second" };
+            seen.add(format!("{name} {} {}", text(&message), cx.attempt()));
+            if fails { Err(Failure::system("the bank is closed")) } else { Ok(()) }
+        }
+    };
+    Consumer::new("points", broker.clone())
+        .workers(2)
+        .topic("orders")
+        .ordering(Ordering::Ordered)
+        .retry("1h dead-letter".parse().unwrap())
+        .unguarded(handler)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revoke_ends_what_only_waits_for_a_rung() {
+    // They wait when the revoke comes, or fail while it lasts.
+    for work in [Duration::ZERO, 3 * SECOND] {
+        let broker = MemoryBroker::log(2);
+        let seen = Seen::new();
+        let first = start(climber(&broker, &seen, true, work)).await;
+        publish_all(&broker, 8, 2).await;
+        tokio::time::sleep(SECOND).await;
+        let second = start(climber(&broker, &seen, false, Duration::ZERO)).await;
+        // Long before the 30 seconds that a revoke gives to runs.
+        tokio::time::sleep(work + 2 * SECOND).await;
+        let by = |name: &str| -> Vec<String> {
+            seen.names().iter().filter_map(|line| line.strip_prefix(name).map(str::to_owned)).collect()
+        };
+        let moved = by("second ");
+        assert!(!moved.is_empty() && moved.len() < 16, "{moved:?}");
+        // Whole keys, in order, and nothing of them is charged.
+        let keys: Vec<_> = moved.iter().filter_map(|line| line.strip_suffix(" 0 1")).collect();
+        let later = moved.iter().filter_map(|line| line.strip_suffix(" 1 1"));
+        assert_eq!(later.collect::<Vec<_>>(), keys, "{moved:?}");
+        assert_eq!(moved.len(), 2 * keys.len());
+        // The first one ran the head of every key once, and what stayed waits on.
+        assert_eq!(by("first ").len(), 8);
+        let kept = 16 - moved.len();
+        assert_eq!(broker.left("points"), kept);
+        assert_eq!(second.finish().await.handled, moved.len() as u64);
+        let summary = first.finish().await;
+        assert_eq!((summary.handled, summary.retried, summary.rejected), (0, 0, 0));
+    }
 }
