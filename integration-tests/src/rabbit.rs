@@ -34,20 +34,22 @@ impl Rabbit {
     /// Ready messages of a queue; those that are out are not counted.
     ///
     /// # Panics
-    /// The queue does not exist.
+    /// There is no such queue, or it refuses for too long.
     pub async fn ready(&self, queue: &str) -> u32 {
-        let channel = self.connection.create_channel().await.unwrap();
-        let options = QueueDeclareOptions { passive: true, ..Default::default() };
-        let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await;
-        let count = found.unwrap().message_count();
-        let _ = channel.close(200, "done".into()).await;
-        count
+        let count = async |connection: &Connection| {
+            let channel = connection.create_channel().await?;
+            let options = QueueDeclareOptions { passive: true, ..Default::default() };
+            let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
+            let _ = channel.close(200, "done".into()).await;
+            Ok(found.message_count())
+        };
+        self.ask(queue, count).await
     }
 
     /// Whether no message is ready in any of these.
     ///
     /// # Panics
-    /// One of them does not exist.
+    /// One of them does not exist, or refuses for too long.
     pub async fn all_empty(&self, queues: &BTreeSet<String>) -> bool {
         for queue in queues {
             if self.ready(queue).await != 0 {
@@ -60,32 +62,44 @@ impl Rabbit {
     /// Takes every dead letter. Two copies of one are the same: a crash between a copy and
     /// its ack may make a second.
     ///
-    /// A quorum queue whose node was killed refuses for a while, and closes the connection
-    /// with it.
-    ///
     /// # Panics
     /// There is no such queue, or it refuses for too long.
     pub async fn dead_letters(&self, spec: &Spec) -> BTreeSet<Vec<u8>> {
-        let (mut letters, began) = (BTreeSet::new(), Instant::now());
+        let (queue, mut letters) = (spec.dead(), BTreeSet::new());
+        self.ask(&queue, async |connection: &Connection| drain(connection, &queue, &mut letters).await).await;
+        letters
+    }
+
+    /// Asks about a queue until there is an answer.
+    ///
+    /// A quorum queue whose node was killed refuses for a while, and closes the connection
+    /// with it: every further attempt has one of its own.
+    async fn ask<T>(
+        &self,
+        queue: &str,
+        mut question: impl AsyncFnMut(&Connection) -> Result<T, lapin::Error>,
+    ) -> T {
+        if let Ok(answer) = question(&self.connection).await {
+            return answer;
+        }
+        let began = Instant::now();
         loop {
-            match self.drain(&spec.dead(), &mut letters).await {
-                Ok(()) => return letters,
-                Err(error) => assert!(began.elapsed() < REFUSED_MAX, "{}: {error}", spec.dead()),
+            match self.ask_anew(&mut question).await {
+                Ok(answer) => return answer,
+                Err(error) => assert!(began.elapsed() < REFUSED_MAX, "{queue}: {error}"),
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     }
 
-    /// Moves every message of a queue to `into`; acknowledged, so that none is lost on the
-    /// way.
-    async fn drain(&self, queue: &str, into: &mut BTreeSet<Vec<u8>>) -> Result<(), lapin::Error> {
+    async fn ask_anew<T>(
+        &self,
+        question: &mut impl AsyncFnMut(&Connection) -> Result<T, lapin::Error>,
+    ) -> Result<T, lapin::Error> {
         let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
-        let channel = connection.create_channel().await?;
-        while let Some(got) = channel.basic_get(queue.into(), BasicGetOptions::default()).await? {
-            got.delivery.ack(BasicAckOptions::default()).await?;
-            into.insert(got.delivery.data);
-        }
-        connection.close(200, "done".into()).await
+        let answer = question(&connection).await?;
+        connection.close(200, "done".into()).await?;
+        Ok(answer)
     }
 
     /// Removes everything of a service.
@@ -98,4 +112,18 @@ impl Rabbit {
         let topic = spec.topic.as_str();
         let _ = channel.exchange_delete(topic.into(), ExchangeDeleteOptions::default()).await;
     }
+}
+
+/// Moves every message of a queue to `into`; acknowledged, so that none is lost on the way.
+async fn drain(
+    connection: &Connection,
+    queue: &str,
+    into: &mut BTreeSet<Vec<u8>>,
+) -> Result<(), lapin::Error> {
+    let channel = connection.create_channel().await?;
+    while let Some(got) = channel.basic_get(queue.into(), BasicGetOptions::default()).await? {
+        got.delivery.ack(BasicAckOptions::default()).await?;
+        into.insert(got.delivery.data);
+    }
+    channel.close(200, "done".into()).await
 }

@@ -10,9 +10,11 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Starts `rabbitmq@<name>`.
+    /// Starts a fresh `rabbitmq@<name>`. A run that was killed leaves its server behind, with
+    /// an alarm that blocks publishing, another consumer timeout, or paused.
     pub fn start(name: &str) -> Self {
         let label = format!("rabbitmq@{name}");
+        services(&["remove", &label]);
         services(&["start", &label]);
         let mut instance = Self { label, environment: Vec::new() };
         instance.environment = instance.read_environment();
