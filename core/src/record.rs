@@ -7,7 +7,7 @@
 use std::future::Future;
 use std::time::{Duration, SystemTime};
 
-use crate::{Class, Context, Error, KeyValue, Trail, TrailId};
+use crate::{Class, Context, Error, Failure, KeyValue, Trail, TrailId};
 
 /// A store of records in which the business effect commits together with the record.
 ///
@@ -83,9 +83,10 @@ pub enum Ending {
     /// The connection broke, or a statement was still running, before the end. Judged by a
     /// probe.
     Broken(Error),
-    /// The transaction had been ended, aborted or replaced inside the handler, so the
-    /// commit was refused: neither is there. Charged.
-    Refused(Error),
+    /// The commit was refused, so neither is there: by a constraint that is checked only
+    /// then, or because the handler had ended, aborted or replaced the transaction. Charged
+    /// by the class of the failure.
+    Refused(Failure),
     /// The handler kept the loan. Neither is there. Charged.
     NotReturned,
 }

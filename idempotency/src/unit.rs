@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncemq_core::{Claim, Context, Ending, Entry, Error, ErrorKind, Unit, Verdict, failpoint};
+use oncemq_core::{
+    Claim, Classify, Context, Ending, Entry, Error, ErrorKind, Failure, Unit, Verdict, failpoint,
+};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::dialect::{Dialect, Trouble};
@@ -110,8 +112,9 @@ async fn end<DB: Dialect>(lane: &mut Lane<DB>, text: impl Into<String>) -> Resul
     Ok(())
 }
 
+/// Refused by the handler's own doing: whatever it was, another version of it may do better.
 fn refused(text: String) -> Ending {
-    Ending::Refused(Error::new(ErrorKind::Store, text))
+    Ending::Refused(Failure::system(text))
 }
 
 impl<DB: Dialect> Unit for InboxUnit<DB> {
@@ -170,10 +173,15 @@ impl<DB: Dialect> Unit for InboxUnit<DB> {
             self.keep(lane);
             return Ending::Committed;
         };
+        let class = error.class();
         let ending = match DB::judge(&error) {
             Trouble::Redo => Ending::Redo(store("commit", error)),
             Trouble::Broken => Ending::Unknown(store("commit, or its answer was lost", error)),
-            Trouble::Harmless | Trouble::Aborted => refused(format!("the commit was refused: {error}")),
+            Trouble::Harmless | Trouble::Aborted => {
+                // A constraint that is checked here is the message's fault as it is elsewhere.
+                let why = Error::with_source(ErrorKind::Store, "the commit was refused", error);
+                Ending::Refused(Failure::classified(class, why))
+            }
         };
         if !matches!(ending, Ending::Unknown(_)) {
             // The server answered: nothing runs there any more.

@@ -471,7 +471,7 @@ impl<R: Record, H, C> Running<R, H, C> {
             (Ending::RolledBack, Err(ended)) => Step::End(self.charge(ended)),
             (Ending::RolledBack, Ok(())) => Step::End(self.charge(system("the commit was rolled back"))),
             (Ending::Redo(_) | Ending::Unknown(_), _) => Step::Redo,
-            (Ending::Refused(error), _) => Step::End(self.charge(system(error.to_string()))),
+            (Ending::Refused(failure), _) => Step::End(self.charge(Ended::Failed(failure))),
             (Ending::NotReturned, _) => {
                 Step::End(self.charge(system("the handler kept its transaction instead of dropping it")))
             }

@@ -50,7 +50,9 @@ async fn pg1_swallowed_error_is_refused(f: Fixture) {
         Ok(())
     })
     .await;
-    assert!(matches!(&ending, Ending::Refused(why) if why.to_string().contains("aborted")), "{ending:?}");
+    let Ending::Refused(why) = ending else { panic!("{ending:?}") };
+    assert!(why.reason().contains("aborted"), "{why}");
+    assert_eq!(why.class(), Class::System, "{why}");
     assert_eq!((f.effects().await, f.done().await), (1, 1));
     assert_eq!(deliver(&inbox, &entry("b"), effect).await, Outcome::Done);
 }
@@ -173,7 +175,10 @@ async fn a_transaction_ended_on_the_bare_connection_is_refused(f: Fixture) {
             Ok(())
         })
         .await;
-        assert!(matches!(ending, Ending::Refused(_)), "{text}: {ending:?}");
+        assert!(
+            matches!(&ending, Ending::Refused(why) if why.class() == Class::System),
+            "{text}: {ending:?}"
+        );
         let rolled_back = text.starts_with("ROLLBACK");
         // What the handler committed by itself is there, the record with it; the next
         // delivery is told so.
@@ -278,7 +283,10 @@ async fn deferred_constraint_at_commit_is_refused(f: Fixture) {
         Ok(())
     })
     .await;
-    assert!(matches!(&ending, Ending::Refused(why) if why.to_string().contains("late_k_key")), "{ending:?}");
+    // By its SQLSTATE, as if the statement itself had been refused.
+    let Ending::Refused(why) = ending else { panic!("{ending:?}") };
+    assert!(why.reason().contains("late_k_key"), "{why}");
+    assert_eq!(why.class(), Class::Business, "{why}");
     assert_eq!(f.done().await, 0);
 }
 

@@ -14,6 +14,7 @@ use crate::test;
 
 pub(crate) fn tests(list: &mut Vec<Trial>) {
     list.push(test("payloads_that_cannot_be_handled_are_dead_lettered_as_they_are", kept));
+    list.push(test("what_a_constraint_refuses_at_the_commit_is_dead_lettered_at_once", deferred));
 }
 
 #[derive(serde::Deserialize)]
@@ -113,4 +114,27 @@ async fn ensure_effects(inbox: &Inbox<Sqlite>) {
     let count = "SELECT count(*) FROM effect";
     let effects: i64 = sqlx::query_scalar(count).fetch_one(inbox.pool()).await.unwrap();
     assert_eq!(effects, BROKEN.len() as i64);
+}
+
+/// The points of an unknown user: the database says so only when it commits.
+async fn deferred() {
+    let folder = tempfile::tempdir().unwrap();
+    let inbox = Inbox::sqlite_file(folder.path().join("points.db")).await.unwrap();
+    for table in [
+        "CREATE TABLE known (id TEXT PRIMARY KEY)",
+        "CREATE TABLE effect (id TEXT REFERENCES known DEFERRABLE INITIALLY DEFERRED, points INTEGER)",
+    ] {
+        sqlx::query(table).execute(inbox.pool()).await.unwrap();
+    }
+    let (broker, runs) = (MemoryBroker::queue(), Arc::new(AtomicUsize::new(0)));
+    broker.bind("points.orders", "orders");
+    let message = Message::new(r#"{"id":"nobody","points":1}"#);
+    broker.publisher().await.unwrap().publish("orders", &message).await.unwrap();
+
+    let summary = run(&broker, &inbox, &runs, 1).await;
+    assert_eq!((summary.retried, summary.rejected, runs.load(SeqCst)), (0, 1, 1), "{summary:?}");
+    let letters = broker.dead_letters("points", "orders");
+    assert_eq!(letters[0].headers().get_str(header::CLASS), Some("business"));
+    let why = letters[0].headers().get_str(header::REASON).unwrap();
+    assert!(why.contains("FOREIGN KEY"), "{why}");
 }
