@@ -13,7 +13,12 @@ pub trait Publisher: Send + Sync + 'static {
     /// Not cancel safe: a dropped future leaves it unknown whether the message was stored.
     /// Send it again with the same id and let the consumer's record absorb the second.
     ///
+    /// What the broker cannot carry is refused before anything is sent, never left out: a
+    /// tombstone or a repeated header, say, where its [`Capabilities`](crate::Capabilities)
+    /// deny them.
+    ///
     /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) if the broker cannot carry the message,
     /// [`Unroutable`](crate::ErrorKind::Unroutable) if no queue or topic takes it,
     /// [`TooLarge`](crate::ErrorKind::TooLarge) over the broker's limit,
     /// [`Unconfirmed`](crate::ErrorKind::Unconfirmed) if the answer did not come.
