@@ -116,3 +116,44 @@ fn a_message_that_kills_its_process_ends_in_the_dead_letters() {
         });
     }
 }
+
+/// At each death its neighbours are at work too: they come back as suspects with a mark
+/// that is not theirs, and must neither be blamed nor held up.
+#[test]
+fn a_process_killer_is_told_from_its_redelivered_neighbours() {
+    for broker in [MemoryBroker::queue, || MemoryBroker::log(2)] {
+        // Before, among and behind them; on as many workers, and on few.
+        for (place, workers) in [(0, 1), (3, 1), (3, 2), (6, 4), (7, 8)] {
+            let broker = broker();
+            in_virtual_time(async {
+                let fate = |i| if i == place { Fate::Kills } else { Fate::Slow };
+                let orders: Vec<_> = (0..8).map(|i| Order { id: format!("o{i}"), fate: fate(i) }).collect();
+                let messages: Vec<_> = orders.iter().map(|order| order.message(0)).collect();
+                let store = SimStore::new(1, Faults::default());
+                let world = World::new(store.clone());
+                let runs = Runs::default();
+                declare(consumer(&broker, store.clone(), &runs, workers)).await;
+                publish(&broker, &messages).await;
+                let mut deaths = 0;
+                loop {
+                    let build = |store| consumer(&broker, store, &runs, workers);
+                    let cut = || broker.crash(CONSUMER);
+                    match world.process(0, build, nothing_left(&broker), cut).await {
+                        Process::Died(_) => deaths += 1,
+                        Process::Stopped(ended) => {
+                            ended.unwrap();
+                            break;
+                        }
+                    }
+                    assert!(deaths <= 4, "the killer is never given up");
+                }
+                check("killer among neighbours", &orders, &store, &broker);
+                let dead: Vec<_> = dead_ids(&broker).into_iter().collect();
+                assert_eq!(dead, [(format!("o{place}").into_bytes(), 1)], "{deaths} deaths");
+                assert_eq!(store.marked(), 0, "marks of settled messages stayed");
+                let again = runs.lock().unwrap().iter().filter(|(_, runs)| **runs > 1).count();
+                assert!(place == 0 || again > 1, "no neighbour was at work when the process died");
+            });
+        }
+    }
+}

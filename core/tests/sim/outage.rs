@@ -70,6 +70,52 @@ fn an_outage_in_the_middle_of_runs_charges_nothing() {
     });
 }
 
+/// Runs that wait for the store cannot end, so the grace is what ends them: before their
+/// claim, and in the middle of a handler.
+#[test]
+fn a_stop_while_runs_wait_for_the_store_ends_in_time_and_charges_nothing() {
+    for in_the_middle in [false, true] {
+        in_virtual_time(async {
+            let broker = MemoryBroker::queue();
+            let store = SimStore::new(1, Faults::default());
+            let runs = Runs::default();
+            let orders: Vec<_> = (0..20).map(|i| Order { id: format!("o{i}"), fate: Fate::Slow }).collect();
+            let messages: Vec<_> = orders.iter().map(|order| order.message(0)).collect();
+            let service = |shutdown: &Shutdown| {
+                consumer(&broker, store.clone(), &runs, 2).shutdown(shutdown.clone()).run()
+            };
+            let shutdown = Shutdown::new();
+            declare(consumer(&broker, store.clone(), &runs, 2)).await;
+            let run = tokio::spawn(service(&shutdown));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            store.set_down(!in_the_middle);
+            publish(&broker, &messages).await;
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            assert_eq!(runs.lock().unwrap().is_empty(), !in_the_middle);
+            store.set_down(true);
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            assert!(broker.outstanding(CONSUMER) > 0, "nothing waits");
+            shutdown.stop();
+            let before = tokio::time::Instant::now();
+            let summary = run.await.unwrap().unwrap();
+            // The grace, and what is left for closing.
+            assert!(before.elapsed() <= Duration::from_secs(32), "{:?}", before.elapsed());
+            assert_eq!((summary.handled, summary.retried, summary.rejected), (0, 0, 0), "{summary:?}");
+            assert_eq!((broker.left(CONSUMER), broker.outstanding(CONSUMER)), (20, 0));
+
+            store.set_down(false);
+            let shutdown = Shutdown::new();
+            let run = tokio::spawn(service(&shutdown));
+            nothing_left(&broker).await;
+            shutdown.stop();
+            let summary = run.await.unwrap().unwrap();
+            assert_eq!((summary.handled, summary.retried, summary.rejected), (20, 0, 0), "{summary:?}");
+            assert_eq!(store.marked(), 0, "a mark stayed");
+            check("stop in an outage", &orders, &store, &broker);
+        });
+    }
+}
+
 /// A handler that always meets a deadlock is redone without a charge ten times, then it is
 /// charged and climbs the ladder: no endless loop.
 #[test]
