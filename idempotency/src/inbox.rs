@@ -162,7 +162,7 @@ impl<DB: Dialect> Record for Inbox<DB> {
             plain::<DB>(&mut conn, self.inner.statements.probe.to_string()).await?;
             sqlx::Connection::close(conn).await
         };
-        bounded(PROBE_LIMIT, probe).await.map_err(|error| store("answer", error))
+        bounded(PROBE_LIMIT, probe).await.map_err(|error| store("connect", error))
     }
 
     async fn mark(&self, id: &TrailId) -> Result<Note, Error> {

@@ -8,6 +8,7 @@
     allow(dead_code, unused_macros, reason = "what the stores share is used by them alone")
 )]
 
+mod acquire;
 mod builder;
 mod dialect;
 mod error;

@@ -7,6 +7,7 @@ use oncemq_core::{Class, Entry, Failed, Marks, Note, TrailId};
 use sqlx::Pool;
 use sqlx::pool::PoolConnection;
 
+use crate::acquire::acquire;
 use crate::dialect::{Dialect, Trouble, Value};
 use crate::error::bounded;
 use crate::execute::{collect, plain};
@@ -26,7 +27,7 @@ pub(crate) struct Aside<DB: Dialect> {
 
 impl<DB: Dialect> Aside<DB> {
     pub(crate) async fn take(pool: &Pool<DB>) -> Result<Self, sqlx::Error> {
-        let conn = Some(pool.acquire().await?);
+        let conn = Some(acquire(pool).await?);
         Ok(Self { conn, runtime: tokio::runtime::Handle::current(), clean: false })
     }
 

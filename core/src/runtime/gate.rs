@@ -56,9 +56,18 @@ impl Gate {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Completes at the next change between shut and open.
+    /// Completes at the next change between shut and open, or of the reason.
     pub(crate) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
         self.changed.notified()
+    }
+
+    fn say(&self, error: &Error) {
+        let text = error.to_string();
+        let known = &mut *self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != text {
+            *known = text;
+            self.changed.notify_waiters();
+        }
     }
 
     /// Shuts the gate, waits, and returns when the store answers again. `tries` counts the
@@ -69,7 +78,7 @@ impl Gate {
         F: Fn() -> Fut,
         Fut: Future<Output = Result<(), Error>>,
     {
-        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+        self.say(error);
         if self.waiting.fetch_add(1, SeqCst) == 0 {
             self.changed.notify_waiters();
         }
@@ -79,8 +88,10 @@ impl Gate {
             tokio::time::sleep(wait).await;
             // Closed never: the semaphore lives as long as the gate.
             let _turn = self.asking.acquire().await;
-            if probe().await.is_ok() {
-                return;
+            match probe().await {
+                Ok(()) => return,
+                // Nearer to the cause than what the step met.
+                Err(error) => self.say(&error),
             }
             wait = (wait * 2).min(WAIT_MAX);
         }
@@ -122,6 +133,24 @@ mod tests {
             waiter.await.unwrap();
         }
         assert!(!gate.is_shut());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_reason_is_what_the_last_probe_met_and_a_new_one_is_told() {
+        let gate = Arc::new(Gate::default());
+        let waiter = gate.clone();
+        let task = tokio::spawn(async move {
+            let late = Error::new(ErrorKind::Store, "no answer");
+            waiter.wait(&late, 0, || async { Err(Error::new(ErrorKind::Store, "refused")) }).await;
+        });
+        let within = Duration::from_secs(1);
+        assert!(tokio::time::timeout(within, gate.changed()).await.is_ok());
+        assert_eq!(gate.reason(), "no answer");
+        assert!(tokio::time::timeout(within, gate.changed()).await.is_ok());
+        assert_eq!(gate.reason(), "refused");
+        // The same again is no news.
+        assert!(tokio::time::timeout(60 * within, gate.changed()).await.is_err());
+        task.abort();
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,6 +28,7 @@ cases![
     parked_connections_that_died_are_replaced,
     a_stalled_server_fails_every_call_in_time,
     a_paused_server_fails_the_probe_and_recovers,
+    a_closed_port_is_the_cause_that_is_told,
     an_exhausted_pool_still_answers_the_probe,
     a_small_pool_has_no_units,
     a_closed_pool_closes,
@@ -281,6 +282,26 @@ async fn a_paused_server_fails_the_probe_and_recovers(f: Fixture) {
     drop(f);
 }
 
+async fn a_closed_port_is_the_cause_that_is_told(f: Fixture) {
+    let (proxy, inbox) = f.through_proxy().await;
+    proxy.close_door().await;
+    let started = Instant::now();
+    // What is connected already goes on.
+    let mut units = Vec::new();
+    let begin = loop {
+        match inbox.begin(LIMIT).await {
+            Ok(unit) => units.push(unit),
+            Err(error) => break error,
+        }
+    };
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    for error in [begin, inbox.probe().await.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Store, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("refused") && !text.contains("no answer"), "{text}");
+    }
+}
+
 async fn an_exhausted_pool_still_answers_the_probe(f: Fixture) {
     let pool = f.pool(3).await;
     let inbox = Inbox::open(pool.clone()).await.unwrap();
@@ -292,6 +313,8 @@ async fn an_exhausted_pool_still_answers_the_probe(f: Fixture) {
     let started = Instant::now();
     let error = inbox.begin(LIMIT).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Store);
+    // The server is not to blame.
+    assert!(error.to_string().contains("pool timed out"), "{error}");
     assert!(started.elapsed() < Duration::from_secs(7), "{:?}", started.elapsed());
     drop(taken);
     assert_eq!(deliver(&inbox, &entry("a"), effect).await, Outcome::Done);

@@ -8,6 +8,7 @@ use sqlx::postgres::PgConnectOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
 
 /// What happens to the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,7 @@ const MODES: [Mode; 4] = [Mode::Pass, Mode::Stall, Mode::LoseCommitReply, Mode::
 pub struct Proxy {
     port: u16,
     state: Arc<State>,
+    door: AbortHandle,
 }
 
 struct State {
@@ -62,7 +64,7 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let state = Arc::new(State { mode: AtomicU8::new(0), hits: AtomicU32::new(0) });
         let shared = state.clone();
-        tokio::spawn(async move {
+        let door = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (upstream, state) = (upstream.clone(), shared.clone());
                 tokio::spawn(async move {
@@ -73,13 +75,21 @@ impl Proxy {
                 });
             }
         });
-        let proxy = Self { port, state };
+        let proxy = Self { port, state, door: door.abort_handle() };
         let through = options.clone().host("127.0.0.1").port(proxy.port);
         (proxy, through)
     }
 
     pub fn set(&self, mode: Mode) {
         self.state.mode.store(mode as u8, SeqCst);
+    }
+
+    /// Refuses new connections from now on; those that stand go on.
+    pub async fn close_door(&self) {
+        self.door.abort();
+        while TcpStream::connect(("127.0.0.1", self.port)).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// How many COMMITs were hit.
