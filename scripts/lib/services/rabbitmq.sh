@@ -34,6 +34,14 @@ rabbitmq_ready() {
   ) 2>/dev/null
 }
 
+# After a kill, a quorum queue of RabbitMQ 3.10 may come back as a follower that
+# waits for a leader for ever: the only node there is has to be told to elect one.
+rabbitmq_started() {
+  local elect='lists:foreach(fun({Queue, follower}) -> ra:trigger_election({Queue, node()}); (_) -> ok end,
+    ets:tab2list(ra_state)).'
+  [ ! -d "$dir/data/oncemq-$(port amqp)@localhost/quorum" ] || "$dir/rabbitmqctl" eval "$elect" >/dev/null
+}
+
 # To the virtual machine itself, which then shuts down in order: the shell around
 # it, and `rabbitmqctl stop`, would start a second one first.
 rabbitmq_stop() {
