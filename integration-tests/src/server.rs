@@ -3,10 +3,6 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Has every quorum queue that has no leader elect one.
-const ELECT: &str = "[ra:trigger_election({Name, node()}) || Q <- rabbit_amqqueue:list(), \
-    {Name, _} <- [amqqueue:get_pid(Q)], ets:lookup(ra_state, Name) =/= [{Name, leader}]].";
-
 /// An instance of a server, removed at the end.
 #[derive(Debug)]
 pub struct Server {
@@ -23,19 +19,11 @@ impl Server {
     pub async fn start(service: &str, instance: &str) -> Self {
         let name = format!("{service}@{instance}");
         services(&["start", &name]).await;
-        let url = variable(&name, &format!("ONCEMQ_{}_URL", service.to_uppercase())).await;
+        let lines = services(&["env", &name]).await;
+        let variable = format!("export ONCEMQ_{}_URL=", service.to_uppercase());
+        let url = lines.lines().find_map(|line| line.strip_prefix(&variable));
+        let url = url.unwrap_or_else(|| panic!("no address in {lines}")).replace('\\', "");
         Self { name, url }
-    }
-
-    /// Starts a RabbitMQ that was killed. Version 3.10 now and then leaves a quorum queue
-    /// without a leader then, for as long as nobody asks for one.
-    ///
-    /// # Panics
-    /// It does not start.
-    pub async fn start_killed_rabbitmq(&self) {
-        self.make("start").await;
-        let ctl = variable(&self.name, "ONCEMQ_RABBITMQ_CTL").await;
-        run(tokio::process::Command::new(ctl).args(["--quiet", "eval", ELECT])).await;
     }
 
     /// Does to it what `scripts/services` calls this: `kill`, `start`, `pause`, `resume`.
@@ -58,21 +46,9 @@ fn script() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../scripts/services")
 }
 
-/// A variable of an instance's environment.
-async fn variable(instance: &str, name: &str) -> String {
-    let lines = services(&["env", instance]).await;
-    let start = format!("export {name}=");
-    let value = lines.lines().find_map(|line| line.strip_prefix(&start));
-    value.unwrap_or_else(|| panic!("no {name} in {lines}")).replace('\\', "")
-}
-
 async fn services(arguments: &[&str]) -> String {
-    run(tokio::process::Command::new(script()).args(arguments)).await
-}
-
-async fn run(command: &mut tokio::process::Command) -> String {
-    let output = command.output().await.unwrap();
+    let output = tokio::process::Command::new(script()).args(arguments).output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
+    assert!(output.status.success(), "services {arguments:?}: {said}");
     String::from_utf8(output.stdout).unwrap()
 }

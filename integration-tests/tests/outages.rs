@@ -116,7 +116,7 @@ async fn broker_killed(store: StoreKind) {
     let load = Load::start(scene, 400).await;
     server.make("kill").await;
     load.until_degraded().await;
-    server.start_killed_rabbitmq().await;
+    server.make("start").await;
     load.end().await.close().await;
 }
 
