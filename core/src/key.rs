@@ -7,6 +7,7 @@ use crate::Message;
 
 mod canonical;
 mod document;
+mod problem;
 
 pub(crate) use document::Document;
 
@@ -67,7 +68,8 @@ pub(crate) enum NoKey {
 impl Key {
     /// The value at a JSON pointer (RFC 6901) of the payload: a string is its text, an
     /// integer its digits, so `17` and `"17"` are the same key. Anything else, an empty or
-    /// blank string too, is a missing key.
+    /// blank string too, is a missing key. The empty pointer is the whole payload; any other
+    /// begins with `/`, or the consumer refuses to start.
     pub fn json(pointer: impl Into<String>) -> Self {
         Self::from_source(KeySource::Json(pointer.into()))
     }

@@ -1,8 +1,8 @@
 //! Settings that are refused before anything is connected.
 
 use super::Consumer;
-use super::topic::Topic;
-use crate::{ConsumerSpec, Error, ErrorKind, Plan};
+use super::topic::{Settings, Topic};
+use crate::{ConsumerSpec, Error, ErrorKind, Key, Plan};
 
 const NAME_MAX: usize = 64;
 
@@ -43,12 +43,19 @@ fn topic(topic: &Topic) -> Result<(), Error> {
             "the handler timeout of topic {who} is zero; set the longest run you expect"
         )));
     }
+    if settings.crash_ceiling == 0 {
+        return Err(config(&format!(
+            "the crash_ceiling of topic {who} is 0: every redelivered message would be a dead letter; set at \
+             least 1"
+        )));
+    }
     if topic.route.needs_key() && settings.key.is_none() {
         return Err(config(&format!(
             "topic {who} has a guarded handler but no key; say what makes an event the same: \
              .key(Key::json(\"/id\"))"
         )));
     }
+    keys(settings)?;
     if let Some(record) = topic.route.record() {
         if record.units == 0 {
             return Err(config(&format!(
@@ -60,6 +67,26 @@ fn topic(topic: &Topic) -> Result<(), Error> {
                 format!("the retention of the store behind topic {who} is zero; set at least a second");
             return Err(config(&text));
         }
+    }
+    Ok(())
+}
+
+/// A key that finds nothing in any message would dead-letter all of them, and fields that are
+/// no fingerprint would never be compared.
+fn keys(settings: &Settings) -> Result<(), Error> {
+    let who = &settings.topic;
+    let all =
+        [(".key", &settings.key), (".order_by", &settings.order_by), (".conflict_on", &settings.conflict)];
+    for (setting, key) in all {
+        if let Some(problem) = key.as_ref().and_then(Key::problem) {
+            return Err(config(&format!("the {setting}(…) of topic {who} {problem}")));
+        }
+    }
+    if settings.conflict.as_ref().is_some_and(|fields| !fields.is_fingerprint()) {
+        return Err(config(&format!(
+            "the .conflict_on(…) of topic {who} is no fingerprint and would never be compared; write \
+             .conflict_on(Key::fingerprint([\"/amount\"]))"
+        )));
     }
     Ok(())
 }

@@ -128,7 +128,7 @@ impl TopicBuilder {
     }
 
     /// How many marked runs may end the process before the message is dead-lettered; 3
-    /// unless set.
+    /// unless set, and at least 1.
     pub fn crash_ceiling(mut self, runs: u32) -> Self {
         self.settings.crash_ceiling = runs;
         self

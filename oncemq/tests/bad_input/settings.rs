@@ -6,13 +6,14 @@ use libtest_mimic::Trial;
 use oncemq::ErrorKind::Config;
 use oncemq::core::TopicBuilder;
 use oncemq::memory::MemoryBroker;
-use oncemq::{Consumer, Context, End, Failure, Message, Ordering, RetryPolicy, broker};
+use oncemq::{Consumer, Context, End, Failure, Key, Message, Ordering, RetryPolicy, broker};
 
 use crate::{refused, refused_soon, test};
 
 pub(crate) fn tests(list: &mut Vec<Trial>) {
     list.push(test("numbers_that_cannot_work_are_refused", numbers));
     list.push(test("names_that_are_empty_or_doubled_are_refused", names));
+    list.push(test("keys_that_find_nothing_are_refused", keys));
     list.push(test("durations_of_zero_or_less_are_refused", durations));
     list.push(test("names_that_rabbitmq_refuses_are_refused_before_connecting", refused_names));
 }
@@ -36,6 +37,7 @@ async fn numbers() {
         (orders().in_flight_bytes(0), ["in_flight_bytes", "at least 1"]),
         (orders().workers(0), ["workers", "at least 1"]),
         (points(), ["no topic", ".topic("]),
+        (points().topic("orders").crash_ceiling(0).unguarded(ignore), ["crash_ceiling", "at least 1"]),
     ] {
         let consumer_again = consumer.plan();
         refused_soon(consumer_again, Config, &words).await;
@@ -70,6 +72,29 @@ async fn names() {
         ),
     ] {
         refused_soon(consumer.plan(), Config, &words).await;
+    }
+}
+
+async fn keys() {
+    let topic = || points().topic("orders");
+    let unrooted = || Key::json("order_id");
+    let compared = |fields| topic().conflict_on(fields);
+    for (topic, words) in [
+        (topic().key(unrooted()), [".key(", "\"/order_id\""]),
+        (topic().order_by(unrooted()), [".order_by(", "\"/order_id\""]),
+        (topic().key(Key::message_id().or(Key::all([unrooted()]))), [".key(", "\"/order_id\""]),
+        (topic().key(Key::fingerprint(["/a", "b"])), [".key(", "\"/b\""]),
+        (topic().key(Key::fingerprint(Vec::<String>::new())), ["fingerprint", "name some"]),
+        (topic().key(Key::all([])), ["no parts", "name some"]),
+        (topic().key(Key::header("")), ["no header", "name"]),
+        (compared(Key::fingerprint(["a"])), [".conflict_on(", "\"/a\""]),
+        (compared(Key::json("/points")), [".conflict_on(", "Key::fingerprint("]),
+    ] {
+        let consumer = topic.unguarded(ignore);
+        refused_soon(consumer.plan(), Config, &words).await;
+    }
+    for key in [Key::json(""), Key::json("/"), Key::json("/a/0/b~1c"), Key::fingerprint([""])] {
+        assert!(topic().key(key).unguarded(ignore).plan().await.is_ok());
     }
 }
 
