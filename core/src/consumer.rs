@@ -17,6 +17,9 @@ pub use topic::TopicBuilder;
 use crate::runtime::{Gate, Late, Launch, Shared, Summary, run};
 use crate::{Broker, ConsumerSpec, Error, ErrorKind, Health, Plan, Source, Topology};
 
+/// For ever, but a time that clocks can add to now.
+const GRACE_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// Consumes topics of one broker and runs a handler for each message.
 ///
 /// ```no_run
@@ -102,9 +105,10 @@ impl Consumer {
         self
     }
 
-    /// How long running handlers may take to finish after a stop; 25 seconds unless set.
+    /// How long running handlers may take to finish after a stop; 25 seconds unless set. With
+    /// `Duration::MAX` they are waited for until a second stop.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
+        self.grace = grace.min(GRACE_MAX);
         self
     }
 

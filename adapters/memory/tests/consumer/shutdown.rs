@@ -62,6 +62,26 @@ async fn sh1_a_stop_starts_nothing_finishes_what_runs_and_gives_the_rest_back() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_grace_without_end_waits_for_what_runs() {
+    for broker in brokers() {
+        let handler = |_: Context, _: Message| async {
+            tokio::time::sleep(3600 * SECOND).await;
+            Ok::<(), Failure>(())
+        };
+        let consumer = Consumer::new("points", broker.clone())
+            .grace(Duration::MAX)
+            .topic("orders")
+            .timeout(Duration::MAX)
+            .unguarded(handler);
+        let running = start(consumer).await;
+        publish(&broker, "orders", &["a"]).await;
+        until("it runs", || broker.outstanding("points") == 1).await;
+        assert_eq!(running.finish().await.handled, 1);
+        assert_eq!(broker.left("points"), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_second_stop_ends_at_once() {
     for broker in brokers() {
         let handler = |_: Context, _: Message| std::future::pending::<Result<(), Failure>>();
