@@ -95,7 +95,9 @@ impl RabbitBroker {
                 single_active: subscription.ordering == Ordering::Ordered,
             })
         };
-        spec.subscriptions.iter().map(lane).collect()
+        let lanes = spec.subscriptions.iter().map(lane).collect::<Result<Vec<_>, Error>>()?;
+        topology::apart(lanes.iter().map(|lane| &lane.names))?;
+        Ok(lanes)
     }
 
     /// Refuses what cannot work, warns of what can go wrong.

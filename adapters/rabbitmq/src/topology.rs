@@ -79,6 +79,30 @@ impl Names {
     }
 }
 
+/// Refuses subscriptions of which one would take the messages, the waiting copies or the dead
+/// letters of another. Dead letters may be taken by a topic that names their queue.
+pub(crate) fn apart<'a>(all: impl Iterator<Item = &'a Names> + Clone) -> Result<(), Error> {
+    for (place, one) in all.clone().enumerate() {
+        for (_, other) in all.clone().enumerate().filter(|(other, _)| *other != place) {
+            let use_of = if one.work == other.work {
+                "messages"
+            } else if other.rungs.iter().any(|(_, queue)| *queue == one.work) {
+                "waiting retries"
+            } else if one.exchange.is_some() && one.work == other.dead {
+                "dead letters"
+            } else {
+                continue;
+            };
+            return Err(config(format!(
+                "a topic would consume queue {}, which is for the {use_of} of queue {}; choose another name for \
+                 the topic or its queue",
+                one.work, other.work
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// In milliseconds, rounded up: a delay is a floor.
 pub(crate) fn millis(delay: Duration) -> u32 {
     u32::try_from(delay.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
@@ -126,6 +150,22 @@ mod tests {
         assert_eq!(rung(5), "points.orders.retry.5000ms");
         assert_eq!(rung(6), "points.orders.retry.60000ms");
         assert_eq!(rung(600), "points.orders.retry.60000ms");
+    }
+
+    #[test]
+    fn subscriptions_that_would_share_a_queue_are_refused() {
+        let rungs = |topic: &str| Subscription::new(topic).with_rungs([Duration::from_secs(5)]);
+        let all =
+            |other: Subscription| apart([names(rungs("orders")).unwrap(), names(other).unwrap()].iter());
+        for topic in ["orders.dead", "orders.retry.5000ms"] {
+            let error = all(Subscription::new(topic)).unwrap_err().to_string();
+            assert!(error.contains(&format!("queue points.{topic},")), "{error}");
+        }
+        for queue in ["points.orders", "points.orders.retry.5000ms"] {
+            assert!(all(Subscription::new("payments").with_queue(queue)).is_err(), "{queue}");
+        }
+        assert!(all(Subscription::new("payments").with_queue("points.orders.dead")).is_ok());
+        assert!(all(rungs("orders.retry")).is_ok());
     }
 
     #[test]
