@@ -37,6 +37,8 @@ fn wrong() {
         ("amqp://u:s3cret@localhost?consumer_timeout=-5s", &["consumer_timeout", "30s"]),
         ("amqp://u:s3cret@localhost?publish_timeout=5", &["publish_timeout", "30s"]),
         ("amqp://u:s3cret@localhost?connection_timeout=0", &["connect_timeout", "10s"]),
+        ("amqp://u:s3cret@localhost/shop\n", &["white space", "end of line"]),
+        ("amqp://u:s3 cret@localhost", &["white space", "%20"]),
         ("memory://x?mode=stream", &["memory://name"]),
         ("memory://x?mode=log&partitions=0", &["memory://name", "partitions"]),
         ("memory://u:s3cret@localhost?x=y", &["memory://name"]),

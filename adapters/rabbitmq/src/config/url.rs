@@ -11,6 +11,12 @@ const OPTIONS: &str = "heartbeat, connection_timeout, publish_timeout, consumer_
                        single_active, cacertfile";
 
 pub(super) fn parse(text: &str) -> Result<Config, Error> {
+    // Of a secret that was read from a file the end of the line is often still there.
+    if text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(config(
+            "the RabbitMQ URL contains white space, perhaps an end of line; remove it, or write a space as %20",
+        ));
+    }
     let (scheme, rest) = text.split_once("://").ok_or_else(|| {
         config("the RabbitMQ URL has no scheme; write amqp://user:password@host:5672/vhost")
     })?;
