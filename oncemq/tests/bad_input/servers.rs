@@ -52,7 +52,7 @@ async fn postgres_closed() {
     let url = format!("postgres://u:{PASSWORD}@127.0.0.1:{}/v", closed_port());
     let pool = PgPoolOptions::new().connect_lazy(&url).unwrap();
     let start = Instant::now();
-    refused_soon(Inbox::open(pool), Store, &["refused", "check host and port"]).await;
+    refused_soon(Box::pin(Inbox::open(pool)), Store, &["refused", "check host and port"]).await;
     // A pool alone would try again until its time is up.
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
@@ -91,12 +91,12 @@ async fn rabbitmq_verify() {
 async fn postgres_password() {
     let options: PgConnectOptions = server_url("ONCEMQ_POSTGRES_URL").parse().unwrap();
     let pool = PgPoolOptions::new().connect_lazy_with(options.password(PASSWORD));
-    refused_soon(Inbox::open(pool), Access, &["check user and password"]).await;
+    refused_soon(Box::pin(Inbox::open(pool)), Access, &["check user and password"]).await;
 }
 
 async fn postgres_verify() {
     let url = server_url("ONCEMQ_POSTGRES_URL");
     let pool = PgPoolOptions::new().acquire_timeout(Duration::from_secs(5)).connect(&url).await.unwrap();
     let opened = Inbox::builder(pool).schema("no_such_schema").topology(Topology::Verify).open();
-    refused_soon(opened, Schema, &["missing", "schema()"]).await;
+    refused_soon(Box::pin(opened), Schema, &["missing", "schema()"]).await;
 }
