@@ -35,6 +35,7 @@ mod runtime;
 pub mod sim;
 mod source;
 mod trail;
+mod watermark;
 
 pub use ack::{Ack, Reject, Retry};
 pub use broker::{Broker, Capabilities, ConsumerSpec, Ordering, Subscription, Topology};
@@ -59,6 +60,7 @@ pub use runtime::{Guard, Summary};
 pub use runtime::{Job, Outcome, TopicEnv};
 pub use source::{Event, Scope, Source};
 pub use trail::{Identity, Trail, TrailId, header};
+pub use watermark::Watermark;
 
 /// A named place where a test can kill, stall or crash the process. Nothing without the
 /// feature `failpoints` of `oncemq-core`.

@@ -57,6 +57,11 @@ pub trait Harness: Send + Sync + 'static {
         Duration::from_secs(1)
     }
 
+    /// The size of a large payload that the broker takes, in bytes.
+    fn large_payload(&self) -> u32 {
+        1024 * 1024
+    }
+
     /// The dead letters of a consumer and topic.
     async fn dead_letters(&self, consumer: &str, topic: &str) -> Result<Vec<Message>, Error>;
 

@@ -1,0 +1,138 @@
+//! Sending, each message confirmed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oncemq_core::{Error, ErrorKind, Message, Publisher};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
+
+use crate::client::{self, Quiet};
+use crate::config::Config;
+use crate::{error, records};
+
+/// A producer that waits for every message until all replicas in sync have it.
+#[derive(Clone)]
+pub(crate) struct Producer {
+    producer: FutureProducer<Quiet>,
+    quiet: Quiet,
+    config: Arc<Config>,
+}
+
+impl std::fmt::Debug for Producer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Producer").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Producer {
+    pub(crate) fn new(config: Arc<Config>) -> Result<Self, Error> {
+        let quiet = Quiet::default();
+        let producer = client::create(&config.producer(), quiet.clone())?;
+        Ok(Self { producer, quiet, config })
+    }
+
+    /// Sends a message and returns when it is stored. A future that is dropped leaves that
+    /// unknown.
+    pub(crate) async fn send(&self, topic: &str, message: &Message) -> Result<(), Error> {
+        if let Some(name) = records::unusable_header(message.headers()) {
+            let text = format!("a header name with a zero byte ({name:?}) cannot be sent to Kafka");
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        let mut record: FutureRecord<'_, [u8], [u8]> = FutureRecord::to(topic);
+        record.payload = message.payload().map(|bytes| &**bytes);
+        record.key = message.key().map(|bytes| &**bytes);
+        record.headers = records::headers_of(message);
+        match self.producer.send(record, self.config.publish_timeout).await {
+            Ok(_) => Ok(()),
+            Err((refused, _)) => Err(self.explain(topic, message, &refused)),
+        }
+    }
+
+    fn explain(&self, topic: &str, message: &Message, refused: &KafkaError) -> Error {
+        let (limit, size) = (self.config.publish_timeout, message.size());
+        match refused.rdkafka_error_code() {
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition) => Error::new(
+                ErrorKind::Unroutable,
+                format!(
+                    "there is no topic {topic} in Kafka; create it first, or start a consumer that declares it"
+                ),
+            ),
+            Some(Code::MessageSizeTooLarge | Code::InvalidMessageSize) => Error::new(
+                ErrorKind::TooLarge,
+                format!(
+                    "a message of {size} bytes is over the limit of topic {topic}; raise its max.message.bytes"
+                ),
+            ),
+            Some(Code::QueueFull) => Error::new(
+                ErrorKind::Connection,
+                format!(
+                    "the queue of messages to send is full for {limit:?}; the message was not sent, send it again"
+                ),
+            ),
+            Some(Code::MessageTimedOut | Code::RequestTimedOut) => {
+                let why = self.quiet.said.take().map(|(_, why)| format!(": {why}")).unwrap_or_default();
+                let text = format!(
+                    "Kafka did not confirm a message to {topic} within {limit:?}; it may or may not be stored, send it \
+                     again with the same id{why}"
+                );
+                Error::new(ErrorKind::Unconfirmed, text)
+            }
+            _ => error::from_client(&format!("publishing to topic {topic}"), refused),
+        }
+    }
+
+    /// Waits until everything is confirmed or given up, at most so long.
+    pub(crate) async fn flush(&self, limit: Duration) {
+        let producer = self.producer.clone();
+        let flushed = client::blocking(move || {
+            producer.flush(limit).map_err(|refused| error::from_client("flushing", &refused))
+        });
+        // What was not confirmed has been told to whoever sent it.
+        let _ = flushed.await;
+    }
+
+    /// Connects, so that a wrong address or login is an error here.
+    pub(crate) async fn connect(&self) -> Result<(), Error> {
+        let this = self.clone();
+        let limit = self.config.connect_timeout;
+        client::blocking(move || {
+            let asked = this.producer.client().fetch_metadata(None, limit);
+            asked.map(drop).map_err(|_| this.quiet.said.explain(&this.config, limit))
+        })
+        .await
+    }
+}
+
+/// Publishes to the topic of the name.
+#[derive(Debug)]
+pub(crate) struct KafkaPublisher {
+    producer: Producer,
+    closed: AtomicBool,
+}
+
+impl KafkaPublisher {
+    pub(crate) async fn connect(config: Arc<Config>) -> Result<Self, Error> {
+        let producer = Producer::new(config)?;
+        producer.connect().await?;
+        Ok(Self { producer, closed: AtomicBool::new(false) })
+    }
+}
+
+#[async_trait]
+impl Publisher for KafkaPublisher {
+    async fn publish(&self, topic: &str, message: &Message) -> Result<(), Error> {
+        if self.closed.load(SeqCst) {
+            return Err(Error::new(ErrorKind::Closed, "the publisher is closed; make another one"));
+        }
+        self.producer.send(topic, message).await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        self.closed.store(true, SeqCst);
+        self.producer.flush(self.producer.config.publish_timeout).await;
+        Ok(())
+    }
+}

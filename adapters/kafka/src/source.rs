@@ -1,0 +1,239 @@
+//! Where deliveries come from.
+//!
+//! ```text
+//! Kafka ─► thread that polls ─► partitions ─► poll_events
+//!                                  ▲   └─ watermark ─► thread that commits ─► Kafka
+//!                                  └── answers, from any thread; copies are confirmed first
+//! ```
+
+mod commits;
+mod context;
+mod metadata;
+mod part;
+mod poller;
+mod rebalance;
+mod shared;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::Sender;
+use std::task::{Context, Poll};
+use std::thread::Builder;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oncemq_core::{ConsumerSpec, Error, ErrorKind, Event, Settle, Source};
+use rdkafka::consumer::Consumer;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+
+pub(crate) use shared::{Answer, Shared};
+
+use crate::client;
+use crate::config::Config;
+use crate::error;
+use crate::publisher::Producer;
+use crate::settle::{Link, run_copies};
+use crate::topology::Names;
+use commits::{Committer, Request};
+use context::Client;
+use part::Place;
+use poller::Poller;
+use rebalance::Rebalance;
+
+/// One subscription of a consumer.
+#[derive(Debug, Clone)]
+pub(crate) struct Lane {
+    pub(crate) names: Names,
+}
+
+/// The deliveries of one consumer. Dropped without a close it is a crash: what is out comes
+/// back.
+#[derive(Debug)]
+pub(crate) struct KafkaSource {
+    shared: Arc<Shared>,
+    settle: Arc<dyn Settle>,
+    commits: Sender<Request>,
+    copies: JoinHandle<()>,
+    ended: Option<oneshot::Receiver<()>>,
+    timer: Option<(Instant, Pin<Box<Sleep>>)>,
+    closed: bool,
+}
+
+/// Joins the group and starts to consume.
+pub(crate) async fn start(
+    config: Arc<Config>,
+    spec: &ConsumerSpec,
+    lanes: Vec<Lane>,
+) -> Result<KafkaSource, Error> {
+    let shared = Arc::new(Shared::default());
+    let client: Client = client::create(&config.consumer(&spec.name), context::Context::default())?;
+    let client = Arc::new(client);
+    let places = places(&lanes);
+    let topics: Vec<String> = places.keys().cloned().collect();
+    let (asked, limit) = (client.clone(), config.connect_timeout);
+    let address = config.clone();
+    let cluster = client::blocking(move || {
+        let names: Vec<_> = topics.iter().map(String::as_str).collect();
+        // Asked for alone, the client looks for the cluster's name once a second only.
+        let answer = asked.fetch_metadata(names.first().copied(), limit);
+        let cluster = answer.ok().and_then(|_| asked.client().fetch_cluster_id(limit));
+        let cluster = cluster.ok_or_else(|| asked.context().said.explain(&address, limit))?;
+        asked.subscribe(&names).map_err(|refused| error::from_client("subscribing", &refused))?;
+        Ok(cluster)
+    })
+    .await?;
+
+    let (jobs, job_queue) = mpsc::unbounded_channel();
+    let producer = Producer::new(config.clone())?;
+    let copies = tokio::spawn(run_copies(job_queue, producer, lanes.into(), shared.clone()));
+    let (commits, requests) = commits::requests();
+    let committer = Committer {
+        client: client.clone(),
+        shared: shared.clone(),
+        cluster: cluster.clone(),
+        interval: config.commit_interval,
+        runtime: tokio::runtime::Handle::current(),
+    };
+    let committer = thread("commits", move || committer.run(&requests))?;
+    let (end, ended) = oneshot::channel();
+    let poller = Poller {
+        client,
+        shared: shared.clone(),
+        rebalance: Rebalance::new(config.clone(), cluster, spec.in_flight),
+        config,
+        places,
+        commits: commits.clone(),
+        committer,
+        buffer_max: spec.in_flight.saturating_mul(2).max(2_000),
+        reader: crate::records::Reader::default(),
+        batch: Vec::new(),
+        probed: None,
+    };
+    thread("polls", move || poller.run(end))?;
+    let settle = Arc::new(Link { shared: shared.clone(), jobs });
+    Ok(KafkaSource { shared, settle, commits, copies, ended: Some(ended), timer: None, closed: false })
+}
+
+fn thread<T: Send + 'static>(
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<std::thread::JoinHandle<T>, Error> {
+    Builder::new()
+        .name(format!("oncemq-kafka {what}"))
+        .spawn(work)
+        .map_err(|failed| Error::with_source(ErrorKind::Internal, "a thread cannot be started", failed))
+}
+
+/// Every topic to subscribe to, by name.
+fn places(lanes: &[Lane]) -> HashMap<String, Place> {
+    let mut places = HashMap::new();
+    for (subscription, lane) in lanes.iter().enumerate() {
+        let subscription = u16::try_from(subscription).unwrap_or(u16::MAX);
+        let rungs = lane.names.rungs.iter().map(|(delay, topic)| (topic, Some(*delay)));
+        for (topic, rung) in rungs.chain([(&lane.names.work, None)]) {
+            places.insert(topic.to_string(), Place { topic: topic.clone(), subscription, rung });
+        }
+    }
+    places
+}
+
+impl KafkaSource {
+    /// Waits for the next moment at which time alone brings something. Returns whether it
+    /// has come.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, due: Option<Instant>) -> bool {
+        let Some(due) = due else { return false };
+        match &mut self.timer {
+            Some((armed, sleep)) => {
+                if *armed != due {
+                    *armed = due;
+                    sleep.as_mut().reset(due);
+                }
+            }
+            None => self.timer = Some((due, Box::pin(sleep_until(due)))),
+        }
+        self.timer.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready())
+    }
+
+    async fn flush_until(&self, end: Instant) -> bool {
+        // Copies are confirmed one by one; a look now and then is enough at an end.
+        while self.shared.copies.load(SeqCst) > 0 {
+            if Instant::now() >= end {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let (done, committed) = oneshot::channel();
+        // Without the thread nothing can be applied any more.
+        self.commits.send(Request::Now(Some(done))).is_err()
+            || matches!(timeout_at(end, committed).await, Ok(Ok(())))
+    }
+}
+
+#[async_trait]
+impl Source for KafkaSource {
+    fn poll_events(
+        &mut self,
+        cx: &mut Context<'_>,
+        max: usize,
+        events: &mut Vec<Event>,
+    ) -> Poll<Result<(), Error>> {
+        if self.closed {
+            return Poll::Ready(Err(error::closed()));
+        }
+        let before = events.len();
+        loop {
+            // Before the look, so that nothing that comes next is missed.
+            self.shared.register(cx.waker());
+            let (due, wanted) = match self.shared.fill(max, events, &self.settle) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.closed = true;
+                    return Poll::Ready(Err(error));
+                }
+            };
+            if wanted {
+                let _ = self.commits.send(Request::Now(None));
+            }
+            if events.len() > before {
+                return Poll::Ready(Ok(()));
+            }
+            if !self.poll_timer(cx, due) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn outstanding(&self) -> usize {
+        self.shared.outstanding()
+    }
+
+    async fn flush(&mut self, limit: Duration) -> bool {
+        self.closed || self.flush_until(Instant::now() + limit).await
+    }
+
+    async fn close(&mut self, limit: Duration) -> Result<(), Error> {
+        let Some(mut ended) = self.ended.take() else { return Ok(()) };
+        self.closed = true;
+        let end = Instant::now() + limit;
+        // Copies that are not confirmed by then come again, with their originals.
+        self.flush_until(end - limit / 4).await;
+        self.copies.abort();
+        self.shared.close(end);
+        // A broker that does not answer finds a member that is gone: what was not committed
+        // comes back either way.
+        let _ = timeout_at(end, &mut ended).await;
+        Ok(())
+    }
+}
+
+impl Drop for KafkaSource {
+    fn drop(&mut self) {
+        self.copies.abort();
+        self.shared.abandon();
+    }
+}

@@ -1,0 +1,307 @@
+//! One partition, while it is ours.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use oncemq_core::{Message, Origin, Watermark};
+use tokio::time::Instant;
+
+use super::metadata::Note;
+
+/// The most messages handed out beyond the last commit. Behind one that does not finish, this
+/// is where its partition stops.
+const REACH_MAX: usize = 65_536;
+
+/// A partition of this consumer.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) topic: Arc<str>,
+    pub(crate) number: i32,
+    pub(crate) subscription: u16,
+    /// On a topic of a rung: how long its messages wait after they were written.
+    rung: Option<Duration>,
+    /// Broker and topic of its messages.
+    pub(crate) origin: Origin,
+    /// The assignment; answers of older ones are void.
+    pub(crate) epoch: u64,
+    pub(crate) stage: Stage,
+    /// The client was told to fetch nothing of it.
+    pub(crate) paused: bool,
+    mark: Watermark,
+    /// The offset of the last commit; none if the group has committed nothing here.
+    committed: Option<i64>,
+    /// What that commit said beside.
+    told: Note,
+    /// Fetched and not handed out yet.
+    fetched: VecDeque<Message>,
+    /// Given back, to be handed out again, by offset.
+    again: BTreeMap<i64, Held>,
+    /// Waits for its time.
+    held: BTreeMap<(Instant, i64), Held>,
+    /// Deliveries that are out.
+    out: usize,
+    /// Messages handed out beyond the last commit.
+    ahead: usize,
+    /// So many messages from here on may have been handed out before.
+    suspects: usize,
+    /// The least reach of a commit.
+    reach_min: usize,
+    /// Whether every step of the watermark is worth a commit.
+    commit_each: bool,
+}
+
+/// What becomes of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Nothing is handed out before a commit says that something may be.
+    Opening,
+    /// It is ours.
+    Held,
+    /// Nothing more is handed out; what runs may finish until then.
+    Leaving { deadline: Instant },
+    /// The last commit is under way, until then at most.
+    Committing { deadline: Instant },
+    /// It can be let go.
+    Done,
+}
+
+/// A message that waits here.
+#[derive(Debug)]
+struct Held {
+    message: Message,
+    redelivered: bool,
+}
+
+/// Where a partition begins.
+#[derive(Debug, Clone)]
+pub(crate) struct Begin {
+    pub(crate) offset: i64,
+    /// Whether the group had committed it, and what that commit said beside.
+    pub(crate) committed: Option<Option<Note>>,
+}
+
+/// Which topic of the consumer a partition belongs to.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) topic: Arc<str>,
+    pub(crate) subscription: u16,
+    pub(crate) rung: Option<Duration>,
+}
+
+/// How much may be under way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) in_flight: usize,
+    pub(crate) commit_each: bool,
+}
+
+impl Part {
+    pub(crate) fn new(place: &Place, number: i32, epoch: u64, begin: Begin, pace: Pace) -> Self {
+        let reach_min = pace.in_flight.saturating_mul(2).clamp(64, REACH_MAX);
+        let (committed, told) = match begin.committed {
+            None => (None, Note::default()),
+            // Somebody else's commit: what is there may have been handed out.
+            Some(None) => (Some(begin.offset), Note { reach: reach_min, ..Note::default() }),
+            Some(Some(note)) => (Some(begin.offset), note),
+        };
+        Self {
+            origin: Origin::new("kafka", place.topic.clone()),
+            topic: place.topic.clone(),
+            number,
+            subscription: place.subscription,
+            rung: place.rung,
+            epoch,
+            stage: Stage::Opening,
+            paused: false,
+            mark: Watermark::new(begin.offset).with_finished(told.finished.clone()),
+            suspects: if told.clean { 0 } else { told.reach },
+            committed,
+            told,
+            fetched: VecDeque::new(),
+            again: BTreeMap::new(),
+            held: BTreeMap::new(),
+            out: 0,
+            ahead: 0,
+            reach_min,
+            commit_each: pace.commit_each,
+        }
+    }
+
+    /// Takes in a message of the client. Returns whether it was kept.
+    pub(crate) fn fetched(&mut self, message: Message) -> bool {
+        let ours = matches!(self.stage, Stage::Opening | Stage::Held);
+        if ours {
+            self.fetched.push_back(message);
+        }
+        ours
+    }
+
+    /// Messages that are fetched and not handed out.
+    pub(crate) fn waiting(&self) -> usize {
+        self.fetched.len()
+    }
+
+    pub(crate) fn out(&self) -> usize {
+        self.out
+    }
+
+    /// Whether nothing new may be handed out whatever room there is: it has gone too far
+    /// ahead of its commit, or its next message waits for its time.
+    pub(crate) fn is_blocked(&self, now: SystemTime) -> bool {
+        self.is_ahead() || self.due(now).is_some()
+    }
+
+    fn is_ahead(&self) -> bool {
+        self.ahead >= self.told.reach
+    }
+
+    /// How long the next fetched message still has to wait.
+    fn due(&self, now: SystemTime) -> Option<Duration> {
+        let (rung, message) = (self.rung?, self.fetched.front()?);
+        // The time of a record has no fractions of a millisecond.
+        let rung = rung + Duration::from_millis(1);
+        let written = message.timestamp().unwrap_or(now);
+        let wait = written.checked_add(rung)?.duration_since(now).ok()?;
+        // A clock that runs ahead of ours must not hold a message for longer than asked.
+        (!wait.is_zero()).then(|| wait.min(rung))
+    }
+
+    /// The next message to hand out, and whether it may have been handed out before.
+    pub(crate) fn next(&mut self, now: SystemTime) -> Option<(Message, bool)> {
+        if self.stage != Stage::Held {
+            return None;
+        }
+        if let Some((_, held)) = self.again.pop_first() {
+            self.out += 1;
+            return Some((held.message, held.redelivered));
+        }
+        while !self.is_blocked(now) {
+            let message = self.fetched.pop_front()?;
+            let wanted = self.mark.begin(message.origin().offset?);
+            let suspect = self.suspects > 0;
+            self.suspects = self.suspects.saturating_sub(1);
+            self.ahead += 1;
+            if wanted {
+                self.out += 1;
+                return Some((message, suspect));
+            }
+        }
+        None
+    }
+
+    /// When time alone brings something.
+    pub(crate) fn next_due(&self, now: Instant, clock: SystemTime) -> Option<Instant> {
+        if self.stage != Stage::Held {
+            return None;
+        }
+        let held = self.held.keys().next().map(|(due, _)| *due);
+        let rung = self.due(clock).map(|wait| now + wait);
+        held.into_iter().chain(rung).min()
+    }
+
+    /// Hands out again whose time has come.
+    pub(crate) fn promote(&mut self, now: Instant) {
+        while let Some(entry) = self.held.first_entry().filter(|entry| entry.key().0 <= now) {
+            let offset = entry.key().1;
+            self.again.insert(offset, entry.remove());
+        }
+    }
+
+    /// A delivery is done.
+    pub(crate) fn finish(&mut self, offset: i64) {
+        self.out = self.out.saturating_sub(1);
+        self.mark.finish(offset);
+    }
+
+    /// A delivery comes back, at once or at its time.
+    pub(crate) fn back(&mut self, offset: i64, message: Message, redelivered: bool, due: Option<Instant>) {
+        self.out = self.out.saturating_sub(1);
+        match due {
+            Some(due) => drop(self.held.insert((due, offset), Held { message, redelivered })),
+            // Given back: it may have been run.
+            None => drop(self.again.insert(offset, Held { message, redelivered: true })),
+        }
+    }
+
+    /// Whether a commit is worth a request of its own, before its time.
+    pub(crate) fn wants_commit(&self) -> bool {
+        let finished = self.ahead.saturating_sub(self.mark.len());
+        self.stage == Stage::Opening
+            || self.commit_each && self.committed.is_some_and(|offset| offset < self.mark.committable())
+            || self.is_ahead() && self.mark.len() < REACH_MAX
+            || finished > self.told.reach / 2
+    }
+
+    /// The offset to commit and what to say with it, if there is news.
+    pub(crate) fn commit(&self) -> Option<Commit> {
+        let last = matches!(self.stage, Stage::Committing { .. });
+        let (offset, unfinished) = (self.mark.committable(), self.mark.len());
+        let progress = self.ahead.saturating_sub(unfinished);
+        let reach = unfinished.saturating_add(progress.max(self.reach_min).saturating_mul(2)).min(REACH_MAX);
+        let note = Note {
+            clean: last && self.out == 0,
+            reach: if last { self.ahead.max(self.suspects) } else { reach },
+            finished: self.mark.finished().collect(),
+        };
+        let same = self.committed == Some(offset)
+            && self.told.clean == note.clean
+            && self.told.finished == note.finished
+            && !(self.is_ahead() && note.reach > self.told.reach);
+        (!same || self.stage == Stage::Opening).then_some(Commit {
+            offset,
+            note,
+            unfinished,
+            ahead: self.ahead,
+        })
+    }
+
+    /// The broker has this commit.
+    pub(crate) fn committed(&mut self, commit: Commit) {
+        self.committed = Some(commit.offset);
+        self.told = commit.note;
+        self.ahead = self.ahead.saturating_sub(commit.ahead) + commit.unfinished;
+        if self.stage == Stage::Opening {
+            self.stage = Stage::Held;
+        }
+    }
+
+    /// The lowest offset that the client has not given yet.
+    pub(crate) fn position(&self) -> i64 {
+        let last = self.fetched.back().and_then(|message| message.origin().offset);
+        last.map_or(self.mark.next(), |offset| offset + 1)
+    }
+
+    /// The partition has another history now: everything begins at this offset, and answers
+    /// for the old one are void.
+    pub(crate) fn start_again(&mut self, offset: i64, epoch: u64) {
+        self.epoch = epoch;
+        self.mark = Watermark::new(offset);
+        self.fetched.clear();
+        self.again.clear();
+        self.held.clear();
+        (self.out, self.ahead, self.suspects) = (0, 0, 0);
+        self.committed = None;
+        if self.stage == Stage::Held {
+            self.stage = Stage::Opening;
+        }
+    }
+
+    /// Everything below is gone from the log.
+    pub(crate) fn skip_to(&mut self, offset: i64) {
+        self.again.retain(|kept, _| *kept >= offset);
+        self.held.retain(|(_, kept), _| *kept >= offset);
+        self.mark.skip_to(offset);
+    }
+}
+
+/// A commit of one partition.
+#[derive(Debug, Clone)]
+pub(crate) struct Commit {
+    pub(crate) offset: i64,
+    pub(crate) note: Note,
+    /// Messages from the offset on that had been handed out.
+    unfinished: usize,
+    /// Messages handed out beyond the commit before.
+    ahead: usize,
+}

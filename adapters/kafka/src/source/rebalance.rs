@@ -1,0 +1,314 @@
+//! Partitions that come and go.
+//!
+//! ```text
+//! assigned ─► committed offsets are read ─► Opening ─ a commit takes back "clean" ─► Held
+//! revoked  ─► Leaving: what runs finishes ─► Committing ─► Done ─► the client lets go
+//! ```
+//!
+//! Nothing here waits inside a callback of the client, so the partitions that stay go on.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use oncemq_core::{Error, Event, Health, Origin, Scope};
+use rdkafka::consumer::Consumer;
+use rdkafka::{Offset, TopicPartitionList};
+use tokio::time::Instant;
+
+use super::commits::Request;
+use super::context::{Change, Client, Partition, assign, list_of, unassign};
+use super::metadata::Note;
+use super::part::{Begin, Pace, Part, Place, Stage};
+use super::shared::Shared;
+use crate::config::{Config, Start};
+use crate::error;
+
+/// The longest a question to the broker may keep the thread from polling.
+const ASK: Duration = Duration::from_secs(5);
+/// What the last commit of a partition may take beyond its deadline.
+const COMMIT: Duration = Duration::from_secs(5);
+
+pub(crate) struct Rebalance {
+    config: Arc<Config>,
+    cluster: String,
+    pace: Pace,
+    /// Assigned, but not begun: the broker did not tell the committed offsets yet.
+    assigning: Option<Vec<Partition>>,
+    leaving: Option<Leaving>,
+    index: Index,
+}
+
+/// What leaves, and whether the client waits to hear that it has.
+struct Leaving {
+    places: Vec<usize>,
+    list: Option<Vec<Partition>>,
+}
+
+impl Rebalance {
+    pub(crate) fn new(config: Arc<Config>, cluster: String, in_flight: usize) -> Self {
+        let pace = Pace { in_flight, commit_each: config.commit_each };
+        Self { config, cluster, pace, assigning: None, leaving: None, index: Index::default() }
+    }
+
+    pub(crate) fn index(&mut self) -> &mut Index {
+        &mut self.index
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.is_some()
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn go_on(
+        &mut self,
+        client: &Client,
+        shared: &Shared,
+        topics: &HashMap<String, Place>,
+        commits: &Sender<Request>,
+    ) {
+        if self.leaving.is_some() {
+            if client.assignment_lost() {
+                self.give_up(shared);
+            }
+            self.leave(client, shared, commits);
+        }
+        // The client makes one change at a time.
+        if self.leaving.is_none() && self.assigning.is_none() {
+            match client.context().next_change() {
+                Some(Change::Assign(list)) => self.assigning = Some(list),
+                Some(Change::Revoke { partitions, lost }) => self.revoked(shared, partitions, lost),
+                None => {}
+            }
+        }
+        if let Some(list) = self.assigning.take() {
+            match self.begin(client, shared, topics, &list) {
+                Ok(()) => {
+                    shared.broker_health(Health::Up);
+                    let _ = commits.send(Request::Now(None));
+                }
+                Err(why) => {
+                    let text = format!("Kafka at {}: {why}", self.config.address());
+                    shared.broker_health(Health::Degraded(text));
+                    self.assigning = Some(list);
+                }
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        client: &Client,
+        shared: &Shared,
+        topics: &HashMap<String, Place>,
+        list: &[Partition],
+    ) -> Result<(), Error> {
+        let mut begins = Vec::with_capacity(list.len());
+        let committed = match list {
+            [] => TopicPartitionList::new(),
+            _ => client
+                .committed_offsets(list_of(list), ASK)
+                .map_err(|refused| error::from_client("reading the committed offsets", &refused))?,
+        };
+        for one in committed.elements() {
+            let Some(place) = topics.get(one.topic()) else { continue };
+            one.error().map_err(|refused| error::from_client("reading a committed offset", &refused))?;
+            let begin = match one.offset() {
+                // The client panics at a text that is not UTF-8, which is nobody's of ours.
+                Offset::Offset(offset) => {
+                    let text =
+                        catch_unwind(AssertUnwindSafe(|| one.metadata().to_owned())).unwrap_or_default();
+                    Begin { offset, committed: Some(Note::read(&text, &self.cluster, offset)) }
+                }
+                _ => Begin {
+                    offset: self.first_offset(client, one.topic(), one.partition())?,
+                    committed: None,
+                },
+            };
+            begins.push((place, one.partition(), begin));
+        }
+        let mut assigned = TopicPartitionList::with_capacity(begins.len());
+        for (place, number, begin) in &begins {
+            assigned
+                .add_partition_offset(&place.topic, *number, Offset::Offset(begin.offset))
+                .map_err(|refused| error::from_client("assigning partitions", &refused))?;
+        }
+        assign(client, &assigned).map_err(|refused| error::from_client("assigning partitions", &refused))?;
+        let mut state = shared.state();
+        for (place, number, begin) in begins {
+            let epoch = state.next_epoch();
+            state.add(Part::new(place, number, epoch, begin, self.pace));
+        }
+        self.index.renew(&state.parts);
+        Ok(())
+    }
+
+    fn first_offset(&self, client: &Client, topic: &str, number: i32) -> Result<i64, Error> {
+        let (low, high) = bounds(client, topic, number)?;
+        Ok(match self.config.start {
+            Start::Earliest => low,
+            Start::Latest => high,
+        })
+    }
+
+    fn revoked(&mut self, shared: &Shared, list: Vec<Partition>, lost: bool) {
+        let deadline = Instant::now() + if lost { Duration::ZERO } else { self.config.revoke_timeout };
+        let leaves =
+            |part: &Part| list.iter().any(|(topic, number)| part.number == *number && **topic == *part.topic);
+        let places = start_leaving(shared, deadline, leaves);
+        self.leaving = Some(Leaving { places, list: Some(list) });
+        if lost {
+            self.give_up(shared);
+        }
+    }
+
+    /// Lets everything go, because the consumer ends.
+    pub(crate) fn leave_all(&mut self, shared: &Shared, deadline: Instant) {
+        if self.leaving.is_none() {
+            let places = start_leaving(shared, deadline, |_| true);
+            self.leaving = Some(Leaving { places, list: None });
+        }
+    }
+
+    /// Whether everything that was to leave has left.
+    pub(crate) fn is_left(&mut self, shared: &Shared, commits: &Sender<Request>) -> bool {
+        self.advance(shared, commits)
+    }
+
+    fn leave(&mut self, client: &Client, shared: &Shared, commits: &Sender<Request>) {
+        if !self.advance(shared, commits) {
+            return;
+        }
+        let Some(left) = self.leaving.take() else { return };
+        let mut state = shared.state();
+        for place in left.places {
+            state.parts[place] = None;
+        }
+        self.index.renew(&state.parts);
+        drop(state);
+        if let Some(list) = left.list {
+            // Refused only when the group has gone on without this member, which the next
+            // poll tells.
+            let _ = unassign(client, &list_of(&list));
+        }
+    }
+
+    /// Moves what leaves from stage to stage. Returns whether all of it is done.
+    fn advance(&mut self, shared: &Shared, commits: &Sender<Request>) -> bool {
+        let Some(leaving) = &self.leaving else { return true };
+        let (now, mut asked, mut done) = (Instant::now(), false, true);
+        let mut state = shared.settled();
+        for place in &leaving.places {
+            let Some(part) = state.parts.get_mut(*place).and_then(Option::as_mut) else { continue };
+            match part.stage {
+                Stage::Leaving { deadline } if part.out() == 0 || now >= deadline => {
+                    part.stage = Stage::Committing { deadline: now.max(deadline) + COMMIT };
+                    asked = true;
+                }
+                Stage::Committing { deadline } if now >= deadline => part.stage = Stage::Done,
+                _ => {}
+            }
+            done &= part.stage == Stage::Done;
+        }
+        drop(state);
+        if asked {
+            let _ = commits.send(Request::Now(None));
+        }
+        done
+    }
+
+    /// What leaves is gone already: nothing of it can be committed.
+    fn give_up(&mut self, shared: &Shared) {
+        let Some(leaving) = &self.leaving else { return };
+        let mut state = shared.state();
+        for place in &leaving.places {
+            if let Some(part) = state.parts.get_mut(*place).and_then(Option::as_mut) {
+                part.stage = Stage::Done;
+            }
+        }
+    }
+
+    /// An offset was not there any more: finds the partitions it may have been, tells what is
+    /// missing, and goes on with the first message that is there.
+    pub(crate) fn mend_positions(&mut self, client: &Client, shared: &Shared) -> Result<(), Error> {
+        let held: Vec<_> = {
+            let state = shared.state();
+            state.held().map(|part| (part.topic.clone(), part.number, part.epoch, part.position())).collect()
+        };
+        for (topic, number, epoch, position) in held {
+            let (low, high) = bounds(client, &topic, number)?;
+            if (low..=high).contains(&position) {
+                continue;
+            }
+            // Beyond the end the partition was made anew or cut: what is there has another
+            // history, and begins at its beginning.
+            client
+                .seek(&topic, number, Offset::Offset(low), ASK)
+                .map_err(|refused| error::from_client("going on after a gap", &refused))?;
+            let mut state = shared.state();
+            let next = state.next_epoch();
+            if let Some(part) = state.held_mut().find(|part| part.epoch == epoch) {
+                if position < low { part.skip_to(low) } else { part.start_again(low, next) }
+            }
+            state.tell(Event::Gap { topic: topic.to_string(), partition: number, from: position, to: low });
+            drop(state);
+            shared.wake();
+        }
+        Ok(())
+    }
+}
+
+fn start_leaving(shared: &Shared, deadline: Instant, leaves: impl Fn(&Part) -> bool) -> Vec<usize> {
+    let mut state = shared.state();
+    let (mut places, mut scope) = (Vec::new(), Vec::new());
+    for (place, part) in state.parts.iter_mut().enumerate() {
+        let Some(part) = part.as_mut().filter(|part| leaves(part)) else { continue };
+        part.stage = Stage::Leaving { deadline };
+        places.push(place);
+        scope.push((part.topic.to_string(), part.number));
+    }
+    if !scope.is_empty() {
+        state.tell(Event::Revoking { scope: Scope::Partitions(scope), deadline });
+    }
+    drop(state);
+    shared.wake();
+    places
+}
+
+/// The first offset of a partition, and the one after the last.
+fn bounds(client: &Client, topic: &str, number: i32) -> Result<(i64, i64), Error> {
+    client
+        .fetch_watermarks(topic, number, ASK)
+        .map_err(|refused| error::from_client("asking for the bounds of a partition", &refused))
+}
+
+/// Where partitions are kept, for the thread that alone adds and removes them.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    entries: Vec<(Arc<str>, i32, usize, Origin)>,
+    /// The last one found: messages come in runs.
+    last: usize,
+}
+
+impl Index {
+    fn renew(&mut self, parts: &[Option<Part>]) {
+        let entry = |(place, part): (usize, &Option<Part>)| {
+            let part = part.as_ref()?;
+            Some((part.topic.clone(), part.number, place, part.origin.clone()))
+        };
+        self.entries = parts.iter().enumerate().filter_map(entry).collect();
+        self.last = 0;
+    }
+
+    /// The place of a partition, and the origin of its messages.
+    pub(crate) fn find(&mut self, topic: &str, number: i32) -> Option<(usize, &Origin)> {
+        let is_it = |entry: &(Arc<str>, i32, usize, Origin)| entry.1 == number && *entry.0 == *topic;
+        if !self.entries.get(self.last).is_some_and(is_it) {
+            self.last = self.entries.iter().position(is_it)?;
+        }
+        let (_, _, place, origin) = &self.entries[self.last];
+        Some((*place, origin))
+    }
+}

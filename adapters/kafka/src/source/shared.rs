@@ -1,0 +1,284 @@
+//! What the threads of a source, its deliveries and its task have in common.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use futures_util::task::AtomicWaker;
+use oncemq_core::{Delivery, Error, Event, Facts, Health, Message, Settle, Token};
+use tokio::time::Instant;
+
+use super::part::Part;
+
+/// The most deliveries of one partition in a row, while others wait.
+const TURN_MAX: usize = 64;
+
+/// After this time a commit is asked for again.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Apart from the state, so that settling waits for nobody.
+    answers: Mutex<Vec<Answer>>,
+    waker: AtomicWaker,
+    outstanding: AtomicUsize,
+    /// Copies that are not confirmed.
+    pub(crate) copies: AtomicUsize,
+    /// There is room for fetched messages again.
+    room: Condvar,
+}
+
+/// What became of a delivery, as far as its partition has to know.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Done(Token),
+    Back(Token, Message, Option<Instant>),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Places are used again; the epoch tells old tokens from new ones.
+    pub(crate) parts: Vec<Option<Part>>,
+    epoch: u64,
+    events: VecDeque<Event>,
+    /// Why the source has ended.
+    pub(crate) fatal: Option<Error>,
+    /// When the source is to be closed, its deliveries finished or not.
+    pub(crate) closing: Option<Instant>,
+    /// Dropped: nothing is waited for.
+    pub(crate) abandoned: bool,
+    /// The partition whose turn it is.
+    turn: usize,
+    /// When a commit was asked for that has not been tried yet.
+    asked: Option<Instant>,
+    broker: Health,
+    copies: Health,
+    told: Option<Health>,
+}
+
+impl Shared {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, with every answer so far applied.
+    pub(crate) fn settled(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        let answers = std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner));
+        for answer in answers {
+            state.apply(answer);
+        }
+        state
+    }
+
+    pub(crate) fn answer(&self, answer: Answer) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
+        self.free();
+    }
+
+    /// A place has become free.
+    pub(crate) fn free(&self) {
+        self.outstanding.fetch_sub(1, SeqCst);
+        self.waker.wake();
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding.load(SeqCst)
+    }
+
+    pub(crate) fn register(&self, waker: &std::task::Waker) {
+        self.waker.register(waker);
+    }
+
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Ends the source with this error, unless it has ended already.
+    pub(crate) fn fail(&self, error: Error) {
+        let mut state = self.state();
+        state.fatal.get_or_insert(error);
+        drop(state);
+        self.wake();
+    }
+
+    pub(crate) fn broker_health(&self, health: Health) {
+        self.change_health(|state| state.broker = health);
+    }
+
+    pub(crate) fn copies_health(&self, health: Health) {
+        self.change_health(|state| state.copies = health);
+    }
+
+    fn change_health(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        change(&mut state);
+        let now = match (&state.broker, &state.copies) {
+            (Health::Up, Health::Degraded(why)) => Health::Degraded(why.clone()),
+            (broker, _) => broker.clone(),
+        };
+        if state.told.as_ref() != Some(&now) {
+            state.told = Some(now.clone());
+            state.events.push_back(Event::Health(now));
+            drop(state);
+            self.wake();
+        }
+    }
+
+    /// Waits until less than `limit` messages are fetched and not handed out.
+    pub(crate) fn await_room(&self, limit: usize, patience: Duration) -> bool {
+        let full =
+            |state: &mut State| state.buffered() >= limit && state.closing.is_none() && !state.abandoned;
+        let waited = self.room.wait_timeout_while(self.state(), patience, full);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.buffered() < limit
+    }
+
+    /// Ends the source: what runs may settle until then.
+    pub(crate) fn close(&self, deadline: Instant) {
+        self.state().closing.get_or_insert(deadline);
+        self.room.notify_one();
+    }
+
+    /// Ends the source at once.
+    pub(crate) fn abandon(&self) {
+        self.state().abandoned = true;
+        self.room.notify_one();
+    }
+
+    /// Hands out what there is, at most `max` deliveries. Returns when time alone brings more,
+    /// and whether a commit is worth a request of its own.
+    pub(crate) fn fill(
+        &self,
+        max: usize,
+        events: &mut Vec<Event>,
+        settle: &Arc<dyn Settle>,
+    ) -> Result<(Option<Instant>, bool), Error> {
+        let mut state = self.settled();
+        if let Some(error) = &state.fatal {
+            return Err(error.clone());
+        }
+        events.extend(state.events.drain(..));
+        if state.closing.is_some() {
+            return Ok((None, false));
+        }
+        let (now, clock) = (Instant::now(), SystemTime::now());
+        let given = state.hand_out(max, (now, clock), events, settle);
+        self.outstanding.fetch_add(given, SeqCst);
+        let due = if max > 0 { state.next_due(now, clock) } else { None };
+        let wanted = state.wants_commit(now);
+        drop(state);
+        if given > 0 {
+            self.room.notify_one();
+        }
+        Ok((due, wanted))
+    }
+}
+
+impl State {
+    /// The partition of a delivery, if it is still the same assignment.
+    pub(crate) fn part(&self, token: Token) -> Option<&Part> {
+        let place = usize::try_from(token.scope >> 1).ok()?;
+        self.parts.get(place)?.as_ref().filter(|part| part.epoch == token.epoch)
+    }
+
+    fn apply(&mut self, answer: Answer) {
+        let (Answer::Done(token) | Answer::Back(token, ..)) = &answer;
+        let (token, place) = (*token, usize::try_from(token.scope >> 1).unwrap_or(usize::MAX));
+        let part =
+            self.parts.get_mut(place).and_then(Option::as_mut).filter(|part| part.epoch == token.epoch);
+        let (Some(part), Ok(offset)) = (part, i64::try_from(token.id)) else { return };
+        match answer {
+            Answer::Done(_) => part.finish(offset),
+            Answer::Back(_, message, due) => part.back(offset, message, token.scope & 1 == 1, due),
+        }
+    }
+
+    /// A new assignment's number.
+    pub(crate) fn next_epoch(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch
+    }
+
+    pub(crate) fn add(&mut self, part: Part) {
+        match self.parts.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(part),
+            None => self.parts.push(Some(part)),
+        }
+    }
+
+    pub(crate) fn tell(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    pub(crate) fn held(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().flatten()
+    }
+
+    pub(crate) fn held_mut(&mut self) -> impl Iterator<Item = &mut Part> {
+        self.parts.iter_mut().flatten()
+    }
+
+    /// Messages that are fetched and not handed out.
+    pub(crate) fn buffered(&self) -> usize {
+        self.held().map(Part::waiting).sum()
+    }
+
+    fn hand_out(
+        &mut self,
+        max: usize,
+        (now, clock): (Instant, SystemTime),
+        events: &mut Vec<Event>,
+        settle: &Arc<dyn Settle>,
+    ) -> usize {
+        let (places, mut given, mut idle) = (self.parts.len(), 0, 0);
+        while given < max && idle < places {
+            let place = self.turn % places;
+            self.turn = (place + 1) % places;
+            idle += 1;
+            let Some(part) = &mut self.parts[place] else { continue };
+            part.promote(now);
+            for _ in 0..TURN_MAX.min(max - given) {
+                let Some((message, redelivered)) = part.next(clock) else { break };
+                events.push(Event::Delivery(delivery(place, part, message, redelivered, settle)));
+                given += 1;
+                idle = 0;
+            }
+        }
+        given
+    }
+
+    /// Asked for once, and again if nothing came of it for a while.
+    fn wants_commit(&mut self, now: Instant) -> bool {
+        let wanted = self.held().any(Part::wants_commit);
+        let asked = self.asked.is_some_and(|asked| now < asked + ASK_AGAIN);
+        if wanted && !asked {
+            self.asked = Some(now);
+        }
+        wanted && !asked
+    }
+
+    /// A commit has been tried.
+    pub(crate) fn answered(&mut self) {
+        self.asked = None;
+    }
+
+    fn next_due(&self, now: Instant, clock: SystemTime) -> Option<Instant> {
+        self.held().filter_map(|part| part.next_due(now, clock)).min()
+    }
+}
+
+fn delivery(
+    place: usize,
+    part: &Part,
+    message: Message,
+    redelivered: bool,
+    settle: &Arc<dyn Settle>,
+) -> Delivery {
+    let scope = u32::try_from(place).unwrap_or(u32::MAX >> 1) << 1 | u32::from(redelivered);
+    let id = message.origin().offset.and_then(|offset| u64::try_from(offset).ok()).unwrap_or_default();
+    let token = Token { epoch: part.epoch, scope, id };
+    Delivery::new(message, Facts::new(part.subscription, redelivered), token, settle.clone())
+}
