@@ -10,7 +10,7 @@ rabbitmq_install() {
 }
 
 rabbitmq_start() {
-  rabbitmq_certificates
+  make_certificates
   rabbitmq_configure
   rabbitmq_control >"$dir/rabbitmqctl"
   chmod 755 "$dir/rabbitmqctl"
@@ -121,26 +121,4 @@ log.console = true
 log.file = false
 END
   [[ $instance != timeout* ]] || echo 'consumer_timeout = 3000' >>"$dir/rabbitmq.conf"
-}
-
-# A server's certificate signed by an authority of our own: TLS libraries refuse
-# an authority's certificate as a server's.
-rabbitmq_certificates() {
-  local tls=$root/tls
-  mkdir -p "$tls"
-  (
-    flock 8
-    [ ! -e "$tls/server.pem" ] || exit 0
-    cd "$tls"
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650 \
-      -subj '/CN=oncemq test authority' -keyout ca.key -out ca.pem
-    openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes \
-      -subj '/CN=localhost' -keyout server.key -out server.csr
-    openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 3650 \
-      -extfile <(echo 'subjectAltName = DNS:localhost, IP:127.0.0.1, IP:::1') -out server.new
-    mv server.new server.pem
-  ) 8>"$tls/lock" 2>"$tls/log" || {
-    cat "$tls/log" >&2
-    return 1
-  }
 }
