@@ -51,12 +51,20 @@ install_packages() {
   }
 }
 
-# Someone else's apt-get may hold the lock, and a mirror may fail once.
+# Someone else's apt-get may hold the lock.
 apt_get() {
+  try_thrice env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" </dev/null
+}
+
+# A mirror may fail once.
+try_thrice() {
   local try
   for try in 1 2 3; do
-    DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" </dev/null && return 0
+    "$@" && return 0
     [ "$try" = 3 ] || sleep 5
   done
   return 1
 }
+
+# Only one of us at a time, in any clone; the next one finds it done.
+alone() { (flock 8 && "$@") 8>"/tmp/oncemq-install-$(id -u).lock"; }
