@@ -223,7 +223,7 @@ impl Source for KafkaSource {
         // Copies that are not confirmed by then come again, with their originals.
         self.flush_until(end - limit / 4).await;
         self.copies.abort();
-        self.shared.close(end);
+        self.shared.close();
         // A broker that does not answer finds a member that is gone: what was not committed
         // comes back either way.
         let _ = timeout_at(end, &mut ended).await;

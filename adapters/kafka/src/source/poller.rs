@@ -73,13 +73,11 @@ impl Poller {
         if state.abandoned || state.fatal.is_some() {
             return true;
         }
-        match state.closing {
-            Some(deadline) => {
-                drop(state);
-                self.rebalance.leave_all(&self.shared, deadline);
-                self.rebalance.is_left(&self.shared, &self.commits)
-            }
-            None => false,
+        let closing = state.closing;
+        drop(state);
+        closing && {
+            self.rebalance.leave_all(&self.shared);
+            self.rebalance.is_left(&self.shared, &self.commits)
         }
     }
 

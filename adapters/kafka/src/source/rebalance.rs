@@ -164,10 +164,10 @@ impl Rebalance {
         }
     }
 
-    /// Lets everything go, because the consumer ends.
-    pub(crate) fn leave_all(&mut self, shared: &Shared, deadline: Instant) {
+    /// Lets everything go, because the consumer ends: it has waited for what runs already.
+    pub(crate) fn leave_all(&mut self, shared: &Shared) {
         if self.leaving.is_none() {
-            let places = start_leaving(shared, deadline, |_| true);
+            let places = start_leaving(shared, Instant::now(), |_| true);
             self.leaving = Some(Leaving { places, list: None });
         }
     }

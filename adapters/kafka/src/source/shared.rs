@@ -45,8 +45,8 @@ pub(crate) struct State {
     events: VecDeque<Event>,
     /// Why the source has ended.
     pub(crate) fatal: Option<Error>,
-    /// When the source is to be closed, its deliveries finished or not.
-    pub(crate) closing: Option<Instant>,
+    /// Nothing is handed out any more, and the group is left once the last commit was tried.
+    pub(crate) closing: bool,
     /// Dropped: nothing is waited for.
     pub(crate) abandoned: bool,
     /// The partition whose turn it is.
@@ -129,16 +129,15 @@ impl Shared {
 
     /// Waits until less than `limit` messages are fetched and not handed out.
     pub(crate) fn await_room(&self, limit: usize, patience: Duration) -> bool {
-        let full =
-            |state: &mut State| state.buffered() >= limit && state.closing.is_none() && !state.abandoned;
+        let full = |state: &mut State| state.buffered() >= limit && !state.closing && !state.abandoned;
         let waited = self.room.wait_timeout_while(self.state(), patience, full);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.buffered() < limit
     }
 
-    /// Ends the source: what runs may settle until then.
-    pub(crate) fn close(&self, deadline: Instant) {
-        self.state().closing.get_or_insert(deadline);
+    /// Ends the source after a last commit.
+    pub(crate) fn close(&self) {
+        self.state().closing = true;
         self.room.notify_one();
     }
 
@@ -161,7 +160,7 @@ impl Shared {
             return Err(error.clone());
         }
         events.extend(state.events.drain(..));
-        if state.closing.is_some() {
+        if state.closing {
             return Ok((None, false));
         }
         let (now, clock) = (Instant::now(), SystemTime::now());
