@@ -16,7 +16,7 @@ pub struct Suite(Option<KafkaBroker>);
 
 impl Suite {
     pub fn shared() -> Self {
-        Self((!super::is_left_out()).then(super::broker))
+        Self((!super::KAFKA.is_left_out()).then(super::broker))
     }
 
     fn broker(&self) -> KafkaBroker {

@@ -1,0 +1,3 @@
+//! x
+mod common;
+fn main() {}

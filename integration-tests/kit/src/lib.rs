@@ -1,0 +1,14 @@
+//! What the tests of every adapter share: how they are run, named and left out, a consumer at
+//! work, a source without the runtime, and servers of their own.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(missing_docs, missing_debug_implementations, reason = "read where it is used, and by tests only")]
+
+mod bare;
+mod instance;
+mod running;
+mod tests;
+
+pub use bare::Bare;
+pub use instance::Instance;
+pub use running::{Log, Running, logging, until};
+pub use tests::{Server, is_long, millis, secs, test, unique};
