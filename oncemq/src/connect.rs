@@ -6,9 +6,17 @@ use std::sync::Arc;
 use oncemq_core::{Broker, Consumer, Error, ErrorKind};
 
 /// The schemes of the brokers that exist, and the feature each one needs.
-const SCHEMES: [(&str, &str); 3] = [("memory", "memory"), ("amqp", "rabbitmq"), ("amqps", "rabbitmq-tls")];
+const SCHEMES: [(&str, &str); 5] = [
+    ("memory", "memory"),
+    ("amqp", "rabbitmq"),
+    ("amqps", "rabbitmq-tls"),
+    ("kafka", "kafka"),
+    ("kafkas", "kafka-tls"),
+];
+/// How to write a URL, in errors.
+const FORMS: &str = "amqp://user:password@host:5672/vhost, kafka://host:9092 or memory://name";
 
-/// The broker that a URL names: `memory://`, `amqp://` or `amqps://`.
+/// The broker that a URL names: `memory://`, `amqp://`, `amqps://`, `kafka://` or `kafkas://`.
 ///
 /// Nothing is connected yet: [`Consumer::run`] and [`Broker::publisher`] do that.
 ///
@@ -18,18 +26,14 @@ const SCHEMES: [(&str, &str); 3] = [("memory", "memory"), ("amqp", "rabbitmq"), 
 /// contains a password.
 pub fn broker(url: &str) -> Result<Arc<dyn Broker>, Error> {
     let Some((scheme, _)) = url.split_once("://") else {
-        return Err(Error::new(
-            ErrorKind::Config,
-            "the broker URL has no scheme; write amqp://user:password@host:5672/vhost or memory://name",
-        ));
+        return Err(Error::new(ErrorKind::Config, format!("the broker URL has no scheme; write {FORMS}")));
     };
     // Anything else may be a password that lost its place.
     let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
     if scheme.is_empty() || !scheme.chars().all(is_scheme) {
         return Err(Error::new(
             ErrorKind::Config,
-            "the broker URL does not begin with a scheme; write amqp://user:password@host:5672/vhost or \
-             memory://name",
+            format!("the broker URL does not begin with a scheme; write {FORMS}"),
         ));
     }
     match scheme.to_ascii_lowercase().as_str() {
@@ -39,6 +43,10 @@ pub fn broker(url: &str) -> Result<Arc<dyn Broker>, Error> {
         "amqp" => Ok(Arc::new(oncemq_rabbitmq::RabbitBroker::from_url(url)?)),
         #[cfg(feature = "rabbitmq-tls")]
         "amqps" => Ok(Arc::new(oncemq_rabbitmq::RabbitBroker::from_url(url)?)),
+        #[cfg(feature = "kafka")]
+        "kafka" => Ok(Arc::new(oncemq_kafka::KafkaBroker::from_url(url)?)),
+        #[cfg(feature = "kafka-tls")]
+        "kafkas" => Ok(Arc::new(oncemq_kafka::KafkaBroker::from_url(url)?)),
         scheme => Err(no_adapter(scheme)),
     }
 }
@@ -79,7 +87,9 @@ mod tests {
     fn an_unknown_scheme_names_the_known_ones() {
         let error = broker("nats://user:secret@host").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Scheme);
-        assert!(error.to_string().contains("amqp://"), "{error}");
+        for scheme in SCHEMES {
+            assert!(error.to_string().contains(&format!("{}://", scheme.0)), "{error}");
+        }
         assert!(!format!("{error} {error:?}").contains("secret"));
     }
 
@@ -96,6 +106,24 @@ mod tests {
         let error = broker("amqp://guest:secret@localhost").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Scheme);
         assert!(error.to_string().contains("`rabbitmq`"), "{error}");
+    }
+
+    #[cfg(not(feature = "kafka"))]
+    #[test]
+    fn kafka_without_its_feature_names_the_feature() {
+        let error = broker("kafka://u:secret@localhost").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Scheme);
+        assert!(error.to_string().contains("`kafka`"), "{error}");
+        assert!(!format!("{error} {error:?}").contains("secret"));
+    }
+
+    #[cfg(not(feature = "kafka-tls"))]
+    #[test]
+    fn kafka_over_tls_without_its_feature_names_the_feature() {
+        let error = broker("kafkas://u:secret@localhost").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Scheme);
+        assert!(error.to_string().contains("`kafka-tls`"), "{error}");
+        assert!(!format!("{error} {error:?}").contains("secret"));
     }
 
     #[cfg(feature = "memory")]

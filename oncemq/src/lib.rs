@@ -18,6 +18,8 @@ pub use oncemq_core::{
 pub use oncemq_idempotency as idempotency;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use oncemq_idempotency::{Inbox, Tx};
+#[cfg(feature = "kafka")]
+pub use oncemq_kafka as kafka;
 #[cfg(feature = "memory")]
 pub use oncemq_memory as memory;
 #[cfg(feature = "rabbitmq")]

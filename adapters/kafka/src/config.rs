@@ -62,14 +62,15 @@ impl Config {
         }
         for (name, value) in [("partitions", self.partitions), ("replication", self.replication)] {
             if value.is_some_and(|value| value < 1) {
-                return Err(config(format!("the Kafka setting {name} is below 1; set for instance 3")));
+                return Err(config(format!("the Kafka setting {name} must be above 0; set for instance 3")));
             }
         }
         self.options.keys().try_for_each(|name| refuse(name))?;
         if self.tls && cfg!(not(feature = "tls")) {
             return Err(Error::new(
                 ErrorKind::Scheme,
-                "kafkas:// needs the feature `tls` of oncemq-kafka; switch it on or use kafka://",
+                "kafkas:// needs the feature `kafka-tls` of oncemq (`tls` of oncemq-kafka); switch it on or use \
+                 kafka://",
             ));
         }
         let scram = self.options.get("sasl.mechanisms").or_else(|| self.options.get("sasl.mechanism"));
@@ -77,7 +78,8 @@ impl Config {
             && cfg!(not(any(feature = "tls", feature = "sasl")))
         {
             return Err(config(
-                "SASL SCRAM needs the feature `sasl` or `tls` of oncemq-kafka; switch one on or use PLAIN",
+                "SASL SCRAM needs the feature `kafka-sasl` or `kafka-tls` of oncemq (`sasl` or `tls` of \
+                 oncemq-kafka); switch one on or use PLAIN",
             ));
         }
         Ok(())

@@ -2,6 +2,7 @@
 //! with a password.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod kafka;
 mod payloads;
 mod servers;
 mod settings;
@@ -29,6 +30,7 @@ fn main() -> std::process::ExitCode {
     stores::tests(&mut tests);
     payloads::tests(&mut tests);
     servers::tests(&mut tests);
+    kafka::tests(&mut tests);
     libtest_mimic::run(&arguments, tests).exit_code()
 }
 
@@ -65,6 +67,11 @@ fn server_url(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| {
         panic!("{variable} is not set; run `scripts/test`, or leave the server out with ONCEMQ_WITHOUT")
     })
+}
+
+/// A port that was free a moment ago.
+fn closed_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// The error of a mistake: of this kind, one line, with these words, without the password.

@@ -7,7 +7,7 @@ use oncemq::ErrorKind::{Access, Config, Connection, Schema, Store, Topology as M
 use oncemq::{Consumer, Context, Failure, Inbox, Message, Topology, broker};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
-use crate::{PASSWORD, is_left_out, refused_soon, server_url, test};
+use crate::{PASSWORD, closed_port, is_left_out, refused_soon, server_url, test};
 
 pub(crate) fn tests(list: &mut Vec<Trial>) {
     list.push(test("a_port_where_no_broker_listens_is_told", rabbitmq_closed));
@@ -33,11 +33,6 @@ async fn ignore(_cx: Context, _message: Message) -> Result<(), Failure> {
 
 fn orders(url: &str) -> Consumer {
     Consumer::with_broker("bad-input", broker(url).unwrap()).topic("never-declared").unguarded(ignore)
-}
-
-/// A port that was free a moment ago.
-fn closed_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 async fn rabbitmq_closed() {

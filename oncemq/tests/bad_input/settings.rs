@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use oncemq::ErrorKind::Config;
+use oncemq::ErrorKind::{Config, Unsupported};
 use oncemq::core::TopicBuilder;
 use oncemq::memory::MemoryBroker;
 use oncemq::{Consumer, Context, End, Failure, Key, Message, Ordering, RetryPolicy, broker};
@@ -16,6 +16,7 @@ pub(crate) fn tests(list: &mut Vec<Trial>) {
     list.push(test("keys_that_find_nothing_are_refused", keys));
     list.push(test("durations_of_zero_or_less_are_refused", durations));
     list.push(test("names_that_rabbitmq_refuses_are_refused_before_connecting", refused_names));
+    list.push(test("names_that_kafka_refuses_are_refused_before_connecting", kafka_names));
 }
 
 async fn ignore(_cx: Context, _message: Message) -> Result<(), Failure> {
@@ -140,5 +141,23 @@ async fn refused_names() {
         ),
     ] {
         refused_soon(consumer.plan(), Config, &words).await;
+    }
+}
+
+/// As [`refused_names`].
+async fn kafka_names() {
+    let points = || Consumer::with_broker("points", broker("kafka://u:s3cret@127.0.0.1:1").unwrap());
+    let long = "x".repeat(250);
+    for (consumer, kind, words) in [
+        (points().topic(long.as_str()).unguarded(ignore), Config, ["249", "topic name"]),
+        (points().topic("a b").unguarded(ignore), Config, ["a b", "249"]),
+        (points().topic("größe").unguarded(ignore), Config, ["größe", "249"]),
+        (points().topic("..").unguarded(ignore), Config, ["..", "249"]),
+        // The topic of its dead letters would not fit.
+        (points().topic(&long[..245]).unguarded(ignore), Config, ["points.x", "249"]),
+        (points().topic("orders").queue("q").unguarded(ignore), Unsupported, ["queue q", "no queues"]),
+        (points().in_flight(0).topic("orders").unguarded(ignore), Config, ["in_flight", "at least 1"]),
+    ] {
+        refused_soon(consumer.plan(), kind, &words).await;
     }
 }
