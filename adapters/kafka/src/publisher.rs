@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use oncemq_core::{Error, ErrorKind, Message, Publisher};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 
 use crate::client::{self, Quiet};
@@ -96,11 +97,22 @@ impl Producer {
 
     /// Connects, so that a wrong address or login is an error here.
     pub(crate) async fn connect(&self) -> Result<(), Error> {
-        let this = self.clone();
-        let limit = self.config.connect_timeout;
+        self.metadata(None, |_| Ok(())).await
+    }
+
+    /// Asks for a topic, or for all of them, and reads the first one of the answer.
+    pub(crate) async fn metadata<T: Send + 'static>(
+        &self,
+        topic: Option<&str>,
+        read: impl FnOnce(Option<&MetadataTopic>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (this, topic) = (self.clone(), topic.map(str::to_owned));
         client::blocking(move || {
-            let asked = this.producer.client().fetch_metadata(None, limit);
-            asked.map(drop).map_err(|_| this.quiet.said.explain(&this.config, limit))
+            let limit = this.config.connect_timeout;
+            match this.producer.client().fetch_metadata(topic.as_deref(), limit) {
+                Ok(found) => read(found.topics().first()),
+                Err(_) => Err(this.quiet.said.explain(&this.config, limit)),
+            }
         })
         .await
     }

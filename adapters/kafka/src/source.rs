@@ -82,7 +82,10 @@ pub(crate) async fn start(
         // Asked for alone, the client looks for the cluster's name once a second only.
         let answer = asked.fetch_metadata(names.first().copied(), limit);
         let cluster = answer.ok().and_then(|_| asked.client().fetch_cluster_id(limit));
-        let cluster = cluster.ok_or_else(|| asked.context().said.explain(&address, limit))?;
+        let cluster = cluster.ok_or_else(|| {
+            context::listen(&asked);
+            asked.context().said.explain(&address, limit)
+        })?;
         asked.subscribe(&names).map_err(|refused| error::from_client("subscribing", &refused))?;
         Ok(cluster)
     })

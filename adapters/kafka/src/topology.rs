@@ -11,6 +11,7 @@ use rdkafka::metadata::MetadataTopic;
 use crate::client::{self, Quiet};
 use crate::config::{Config, config};
 use crate::error;
+use crate::publisher::Producer;
 
 /// What a copy may be longer than its original: our headers and the diagnostic text.
 const COPY_EXTRA: usize = 64 * 1024;
@@ -88,34 +89,36 @@ struct Seen {
 
 /// A connection to make and check topics with.
 pub(crate) struct Topics {
-    admin: Arc<AdminClient<Quiet>>,
-    quiet: Quiet,
+    /// Asks, since an administrator never hears why nobody answers.
+    asker: Producer,
     config: Arc<Config>,
 }
 
+type Admin = AdminClient<Quiet>;
+
 impl Topics {
     pub(crate) fn connect(config: Arc<Config>) -> Result<Self, Error> {
-        let quiet = Quiet::default();
-        let admin = client::create(&config.client(), quiet.clone())?;
-        Ok(Self { admin: Arc::new(admin), quiet, config })
+        Ok(Self { asker: Producer::new(config.clone())?, config })
     }
 
     /// Makes what is missing. Returns the number of partitions.
     pub(crate) async fn declare(&self, names: &Names) -> Result<i32, Error> {
-        let seen = match (self.look(&names.work).await?, self.config.partitions) {
+        let found = self.look(&names.work).await?;
+        let admin: Admin = client::create(&self.config.client(), Quiet::default())?;
+        let seen = match (found, self.config.partitions) {
             (Some(seen), _) => seen,
             (None, Some(partitions)) => {
-                self.create(&names.work, partitions, &[]).await?;
+                self.create(&admin, &names.work, partitions, &[]).await?;
                 Seen { partitions }
             }
             (None, None) => return Err(missing(&names.work, true)),
         };
-        let limit = self.limit_of(&names.work).await?;
+        let limit = self.limit_of(&admin, &names.work).await?;
         let room = limit.map(|limit| limit.saturating_add(COPY_EXTRA).to_string());
         for name in names.own() {
             if self.look(name).await?.is_none() {
                 let settings: Vec<_> = room.iter().map(|room| ("max.message.bytes", room.as_str())).collect();
-                self.create(name, seen.partitions, &settings).await?;
+                self.create(&admin, name, seen.partitions, &settings).await?;
             }
         }
         Ok(seen.partitions)
@@ -132,18 +135,19 @@ impl Topics {
 
     /// The topic, if there is one.
     async fn look(&self, topic: &str) -> Result<Option<Seen>, Error> {
-        let (admin, quiet, config) = (self.admin.clone(), self.quiet.clone(), self.config.clone());
         let name = topic.to_owned();
-        client::blocking(move || {
-            let limit = config.connect_timeout;
-            let metadata = admin.inner().fetch_metadata(Some(&name), limit);
-            let metadata = metadata.map_err(|_| quiet.said.explain(&config, limit))?;
-            metadata.topics().first().map_or(Ok(None), |found| seen(&name, found))
-        })
-        .await
+        self.asker
+            .metadata(Some(topic), move |found| found.map_or(Ok(None), |found| seen(&name, found)))
+            .await
     }
 
-    async fn create(&self, topic: &str, partitions: i32, settings: &[(&str, &str)]) -> Result<(), Error> {
+    async fn create(
+        &self,
+        admin: &Admin,
+        topic: &str,
+        partitions: i32,
+        settings: &[(&str, &str)],
+    ) -> Result<(), Error> {
         let replication = TopicReplication::Fixed(self.config.replication.unwrap_or(-1));
         let mut new = NewTopic::new(topic, partitions, replication);
         for (name, value) in settings {
@@ -153,7 +157,7 @@ impl Topics {
             .request_timeout(Some(self.config.connect_timeout))
             .operation_timeout(Some(self.config.connect_timeout));
         let what = format!("creating topic {topic}");
-        let answers = self.admin.create_topics([&new], &options).await;
+        let answers = admin.create_topics([&new], &options).await;
         let answers = answers.map_err(|refused| error::from_client(&what, &refused))?;
         for answer in answers {
             match answer {
@@ -189,9 +193,9 @@ impl Topics {
     }
 
     /// The topic's `max.message.bytes`, if this account may know it.
-    async fn limit_of(&self, topic: &str) -> Result<Option<usize>, Error> {
+    async fn limit_of(&self, admin: &Admin, topic: &str) -> Result<Option<usize>, Error> {
         let options = AdminOptions::new().request_timeout(Some(self.config.connect_timeout));
-        let asked = self.admin.describe_configs([&ResourceSpecifier::Topic(topic)], &options).await;
+        let asked = admin.describe_configs([&ResourceSpecifier::Topic(topic)], &options).await;
         let resources =
             asked.map_err(|refused| error::from_client(&format!("describing topic {topic}"), &refused))?;
         let resource = resources.into_iter().next().and_then(Result::ok);

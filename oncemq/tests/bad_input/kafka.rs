@@ -1,7 +1,7 @@
 //! Kafka, and none.
 
 use libtest_mimic::Trial;
-use oncemq::ErrorKind::{Config, Connection, Topology as Missing};
+use oncemq::ErrorKind::{Access, Config, Connection, Topology as Missing};
 use oncemq::{Consumer, Context, Failure, Message, Topology, broker};
 
 use crate::{PASSWORD, closed_port, is_left_out, refused_soon, server_url, test};
@@ -17,6 +17,10 @@ pub(crate) fn tests(list: &mut Vec<Trial>) {
     ];
     let without = is_left_out("kafka");
     list.extend(kafka.map(|test| test.with_ignored_flag(without)));
+    let login = test("kafka_a_wrong_password_is_told", password);
+    // A broker that somebody else runs may have no listener with a login.
+    let without = without || std::env::var_os("ONCEMQ_KAFKA_SASL_URL").is_none();
+    list.push(login.with_ignored_flag(without));
 }
 
 async fn ignore(_cx: Context, _message: Message) -> Result<(), Failure> {
@@ -39,12 +43,12 @@ async fn unreachable(url: &str, words: &[&str]) {
 async fn closed() {
     let port = closed_port();
     let url = format!("kafka://u:{PASSWORD}@127.0.0.1:{port}?connect_timeout=2s");
-    unreachable(&url, &[&format!("127.0.0.1:{port}"), "check address and port"]).await;
+    unreachable(&url, &[&format!("127.0.0.1:{port}"), "check address and port", "refused"]).await;
 }
 
 async fn address() {
     let url = format!("kafka://u:{PASSWORD}@no-such-host.invalid?connect_timeout=2s");
-    unreachable(&url, &["no-such-host.invalid:9092", "check address and port"]).await;
+    unreachable(&url, &["no-such-host.invalid:9092", "check address and port", "resolve"]).await;
 }
 
 /// Somebody listens there and never says a word.
@@ -69,4 +73,15 @@ async fn verify() {
 async fn declare() {
     let consumer = orders(&server_url("ONCEMQ_KAFKA_URL"));
     refused_soon(consumer.run(), Missing, &["never-declared", "partitions(n)", "?partitions=n"]).await;
+}
+
+async fn password() {
+    let url = server_url("ONCEMQ_KAFKA_SASL_URL");
+    let (_, address) = url.rsplit_once('@').unwrap();
+    let url = format!("kafka://oncemq:{PASSWORD}@{address}?connect_timeout=2s");
+    let words = ["check user, password", address];
+    refused_soon(orders(&url).run(), Access, &words).await;
+    refused_soon(orders(&url).topology(Topology::Trust).run(), Access, &words).await;
+    let publisher = async { broker(&url)?.publisher().await.map(drop) };
+    refused_soon(publisher, Access, &words).await;
 }

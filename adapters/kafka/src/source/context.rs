@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -15,6 +16,9 @@ use crate::client::Said;
 
 pub(crate) type Client = BaseConsumer<Context>;
 pub(crate) type Partition = (String, i32);
+
+/// More than a client says of its connections while one question waits for its answer.
+const ERRORS_MAX: usize = 100;
 
 /// What the group decided about this member.
 #[derive(Debug)]
@@ -67,6 +71,16 @@ impl ConsumerContext for Context {
             false => Change::Revoke { partitions, lost: consumer.assignment_lost() },
         };
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).push_back(change);
+    }
+}
+
+/// Lets the client say what it has noted about its connections; it does so only when polled.
+pub(crate) fn listen(consumer: &Client) {
+    // Each poll brings one error.
+    for _ in 0..ERRORS_MAX {
+        if consumer.poll(Duration::from_millis(10)).is_none() {
+            return;
+        }
     }
 }
 
