@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncemq_core::{
-    Broker, ConsumerSpec, Delivery, Event, Health, Message, Plan, Source, Subscription, Topology,
+    Broker, ConsumerSpec, Delivery, Error, Event, Health, Message, Plan, Source, Subscription, Topology,
 };
 use tokio::time::timeout;
 
@@ -113,5 +113,34 @@ impl Bare {
 
     pub fn body(delivery: &Delivery) -> u32 {
         std::str::from_utf8(delivery.message().body()).unwrap().parse().unwrap()
+    }
+
+    /// What has come already.
+    pub fn drain(&mut self, take: impl FnMut(Delivery)) {
+        self.waiting.drain(..).for_each(take);
+    }
+
+    /// Polls for a while.
+    pub async fn poll_for(&mut self, time: Duration) {
+        let polling = async {
+            loop {
+                self.poll().await;
+            }
+        };
+        let _ = timeout(time, polling).await;
+    }
+
+    /// Polls until the source ends, and returns why.
+    pub async fn until_error(&mut self, limit: Duration) -> Error {
+        let mut events = Vec::new();
+        let source = &mut self.source;
+        let ended = async {
+            loop {
+                if let Err(error) = poll_fn(|cx| source.poll_events(cx, 0, &mut events)).await {
+                    return error;
+                }
+            }
+        };
+        timeout(limit, ended).await.expect("the source goes on")
     }
 }

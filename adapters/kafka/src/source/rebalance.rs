@@ -14,7 +14,8 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use oncemq_core::{Error, Event, Health, Origin, Scope};
-use rdkafka::consumer::Consumer;
+use rdkafka::consumer::{Consumer, RebalanceProtocol};
+use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::time::Instant;
 
@@ -242,22 +243,37 @@ impl Rebalance {
             if (low..=high).contains(&position) {
                 continue;
             }
-            // Beyond the end the partition was made anew or cut: what is there has another
-            // history, and begins at its beginning.
-            client
-                .seek(&topic, number, Offset::Offset(low), ASK)
-                .map_err(|refused| error::from_client("going on after a gap", &refused))?;
             let mut state = shared.state();
             let next = state.next_epoch();
             if let Some(part) = state.held_mut().find(|part| part.epoch == epoch) {
+                // Beyond the end the partition was made anew or cut: what is there has another
+                // history, and begins at its beginning.
                 if position < low { part.skip_to(low) } else { part.start_again(low, next) }
             }
             state.tell(Event::Gap { topic: topic.to_string(), partition: number, from: position, to: low });
             drop(state);
             shared.wake();
+            begin_again(client, shared, &topic, number)
+                .map_err(|refused| error::from_client("going on after a gap", &refused))?;
         }
         Ok(())
     }
+}
+
+/// Has the client fetch a partition anew that it has given up: it would refuse a seek.
+fn begin_again(client: &Client, shared: &Shared, topic: &str, number: i32) -> KafkaResult<()> {
+    let cooperative = matches!(client.rebalance_protocol(), RebalanceProtocol::Cooperative);
+    let mut list = TopicPartitionList::new();
+    for part in shared.state().held() {
+        // An eager client only takes all partitions at once.
+        if !cooperative || part.number == number && *part.topic == *topic {
+            list.add_partition_offset(&part.topic, part.number, Offset::Offset(part.position()))?;
+        }
+    }
+    if cooperative {
+        unassign(client, &list)?;
+    }
+    assign(client, &list)
 }
 
 fn start_leaving(shared: &Shared, deadline: Instant, leaves: impl Fn(&Part) -> bool) -> Vec<usize> {
