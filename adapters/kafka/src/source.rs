@@ -25,7 +25,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncemq_core::{ConsumerSpec, Error, ErrorKind, Event, Settle, Source};
+use oncemq_core::{ConsumerSpec, Error, ErrorKind, Event, Health, Settle, Source};
 use rdkafka::consumer::Consumer;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -41,7 +41,7 @@ use crate::settle::{Link, run_copies};
 use crate::topology::Names;
 use commits::{Committer, Request};
 use context::Client;
-use part::Place;
+use part::{Member, Place};
 use poller::Poller;
 use rebalance::Rebalance;
 
@@ -57,69 +57,50 @@ pub(crate) struct Lane {
 pub(crate) struct KafkaSource {
     shared: Arc<Shared>,
     settle: Arc<dyn Settle>,
-    commits: Sender<Request>,
+    members: Vec<Joined>,
     copies: JoinHandle<()>,
-    ended: Option<oneshot::Receiver<()>>,
     timer: Option<(Instant, Pin<Box<Sleep>>)>,
     closed: bool,
 }
 
-/// Joins the group and starts to consume.
+/// The threads of a member of a group.
+#[derive(Debug)]
+struct Joined {
+    commits: Sender<Request>,
+    ended: oneshot::Receiver<()>,
+}
+
+/// Joins the groups and starts to consume.
 pub(crate) async fn start(
     config: Arc<Config>,
     spec: &ConsumerSpec,
     lanes: Vec<Lane>,
 ) -> Result<KafkaSource, Error> {
     let shared = Arc::new(Shared::default());
-    let client: Client = client::create(&config.consumer(&spec.name), context::Context::default())?;
-    let client = Arc::new(client);
-    let places = places(&lanes);
-    let topics: Vec<String> = places.keys().cloned().collect();
-    let (asked, limit) = (client.clone(), config.connect_timeout);
-    let address = config.clone();
-    let cluster = client::blocking(move || {
-        let names: Vec<_> = topics.iter().map(String::as_str).collect();
-        // Asked for alone, the client looks for the cluster's name once a second only.
-        let answer = asked.fetch_metadata(names.first().copied(), limit);
-        let cluster = answer.ok().and_then(|_| asked.client().fetch_cluster_id(limit));
-        let cluster = cluster.ok_or_else(|| {
-            context::listen(&asked);
-            asked.context().said.explain(&address, limit)
-        })?;
-        asked.subscribe(&names).map_err(|refused| error::from_client("subscribing", &refused))?;
-        Ok(cluster)
-    })
-    .await?;
-
-    let (jobs, job_queue) = mpsc::unbounded_channel();
     let producer = Producer::new(config.clone())?;
+    let (topics, rungs): (HashMap<_, _>, HashMap<_, _>) =
+        places(&lanes).into_iter().partition(|(_, place)| place.rung.is_none());
+    let (jobs, job_queue) = mpsc::unbounded_channel();
     let copies = tokio::spawn(run_copies(job_queue, producer, lanes.into(), shared.clone()));
-    let (commits, requests) = commits::requests();
-    let committer = Committer {
-        client: client.clone(),
-        shared: shared.clone(),
-        cluster: cluster.clone(),
-        interval: config.commit_interval,
-        runtime: tokio::runtime::Handle::current(),
-    };
-    let committer = thread("commits", move || committer.run(&requests))?;
-    let (end, ended) = oneshot::channel();
-    let poller = Poller {
-        client,
-        shared: shared.clone(),
-        rebalance: Rebalance::new(config.clone(), cluster, spec.in_flight),
-        config,
-        places,
-        commits: commits.clone(),
-        committer,
-        buffer_max: spec.in_flight.saturating_mul(2).max(2_000),
-        reader: crate::records::Reader::default(),
-        batch: Vec::new(),
-        probed: None,
-    };
-    thread("polls", move || poller.run(end))?;
     let settle = Arc::new(Link { shared: shared.clone(), jobs });
-    Ok(KafkaSource { shared, settle, commits, copies, ended: Some(ended), timer: None, closed: false })
+    let mut source = KafkaSource {
+        shared: shared.clone(),
+        settle,
+        members: Vec::new(),
+        copies,
+        timer: None,
+        closed: false,
+    };
+    // An error below drops what has been started.
+    shared.copies_health(Health::Up);
+    if rungs.is_empty() {
+        shared.broker_health(Member::Rungs, Health::Up);
+    } else {
+        let group = format!("{}.retry", spec.name);
+        source.join(&config, &group, Member::Rungs, rungs, spec.in_flight).await?;
+    }
+    source.join(&config, &spec.name, Member::Topics, topics, spec.in_flight).await?;
+    Ok(source)
 }
 
 fn thread<T: Send + 'static>(
@@ -146,6 +127,56 @@ fn places(lanes: &[Lane]) -> HashMap<String, Place> {
 }
 
 impl KafkaSource {
+    async fn join(
+        &mut self,
+        config: &Arc<Config>,
+        group: &str,
+        member: Member,
+        places: HashMap<String, Place>,
+        in_flight: usize,
+    ) -> Result<(), Error> {
+        let client: Client = client::create(&config.consumer(group), context::Context::default())?;
+        let client = Arc::new(client);
+        let topics = places.keys().cloned().collect();
+        let cluster = subscribe(client.clone(), config.clone(), topics).await?;
+        let shared = self.shared.clone();
+        let (commits, requests) = commits::requests();
+        let committer = Committer {
+            client: client.clone(),
+            member,
+            shared: shared.clone(),
+            cluster: cluster.clone(),
+            interval: config.commit_interval,
+            runtime: tokio::runtime::Handle::current(),
+        };
+        let committer = thread("commits", move || committer.run(&requests))?;
+        let (end, ended) = oneshot::channel();
+        let poller = Poller {
+            client,
+            member,
+            shared,
+            rebalance: Rebalance::new(config.clone(), member, cluster, in_flight),
+            config: config.clone(),
+            places,
+            commits: commits.clone(),
+            committer,
+            buffer_max: in_flight.saturating_mul(2).max(2_000),
+            reader: crate::records::Reader::default(),
+            batch: Vec::new(),
+            probed: None,
+        };
+        thread("polls", move || poller.run(end))?;
+        self.members.push(Joined { commits, ended });
+        Ok(())
+    }
+
+    /// Has what is finished committed soon.
+    fn commit(&self) {
+        for member in &self.members {
+            let _ = member.commits.send(Request::Now(None));
+        }
+    }
+
     /// Waits for the next moment at which time alone brings something. Returns whether it
     /// has come.
     fn poll_timer(&mut self, cx: &mut Context<'_>, due: Option<Instant>) -> bool {
@@ -170,11 +201,35 @@ impl KafkaSource {
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        let (done, committed) = oneshot::channel();
-        // Without the thread nothing can be applied any more.
-        self.commits.send(Request::Now(Some(done))).is_err()
-            || matches!(timeout_at(end, committed).await, Ok(Ok(())))
+        for member in &self.members {
+            let (done, committed) = oneshot::channel();
+            // Without the thread nothing can be applied any more.
+            if member.commits.send(Request::Now(Some(done))).is_ok()
+                && !matches!(timeout_at(end, committed).await, Ok(Ok(())))
+            {
+                return false;
+            }
+        }
+        true
     }
+}
+
+/// Subscribes, and returns the name of the cluster.
+async fn subscribe(client: Arc<Client>, config: Arc<Config>, topics: Vec<String>) -> Result<String, Error> {
+    client::blocking(move || {
+        let names: Vec<_> = topics.iter().map(String::as_str).collect();
+        let limit = config.connect_timeout;
+        // Asked for alone, the client looks for the cluster's name once a second only.
+        let answer = client.fetch_metadata(names.first().copied(), limit);
+        let cluster = answer.ok().and_then(|_| client.client().fetch_cluster_id(limit));
+        let cluster = cluster.ok_or_else(|| {
+            context::listen(&client);
+            client.context().said.explain(&config, limit)
+        })?;
+        client.subscribe(&names).map_err(|refused| error::from_client("subscribing", &refused))?;
+        Ok(cluster)
+    })
+    .await
 }
 
 #[async_trait]
@@ -200,7 +255,7 @@ impl Source for KafkaSource {
                 }
             };
             if wanted {
-                let _ = self.commits.send(Request::Now(None));
+                self.commit();
             }
             if events.len() > before {
                 return Poll::Ready(Ok(()));
@@ -220,8 +275,9 @@ impl Source for KafkaSource {
     }
 
     async fn close(&mut self, limit: Duration) -> Result<(), Error> {
-        let Some(mut ended) = self.ended.take() else { return Ok(()) };
-        self.closed = true;
+        if std::mem::replace(&mut self.closed, true) && self.members.is_empty() {
+            return Ok(());
+        }
         let end = Instant::now() + limit;
         // Copies that are not confirmed by then come again, with their originals.
         self.flush_until(end - limit / 4).await;
@@ -229,7 +285,9 @@ impl Source for KafkaSource {
         self.shared.close();
         // A broker that does not answer finds a member that is gone: what was not committed
         // comes back either way.
-        let _ = timeout_at(end, &mut ended).await;
+        for member in self.members.drain(..) {
+            let _ = timeout_at(end, member.ended).await;
+        }
         Ok(())
     }
 }

@@ -1,4 +1,5 @@
 //! Members that come and go, against a real cluster.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -15,8 +16,8 @@ use oncemq_core::{
 use oncemq_test_kit::{Bare, Running, millis, secs, test, unique, until};
 use tokio::time::{Instant, sleep};
 
-const RANGE: &str = "partition.assignment.strategy=range";
-const COOPERATIVE: &str = "partition.assignment.strategy=cooperative-sticky";
+const RANGE: &str = "partition.assignment.strategy=range&heartbeat.interval.ms=300";
+const COOPERATIVE: &str = "partition.assignment.strategy=cooperative-sticky&heartbeat.interval.ms=300";
 const NEW: &str = "group.protocol=consumer";
 
 fn main() {
@@ -136,12 +137,12 @@ async fn outlasted() {
     let (topic, raw, effects) = (unique("outlast"), Raw::new(), Effects::default());
     raw.create(&topic, 2, &[]).await;
     send(&raw, &topic, 2, 0..4).await;
-    let options = format!("{COOPERATIVE}&revoke_timeout=1s&heartbeat.interval.ms=300");
+    let options = format!("{COOPERATIVE}&revoke_timeout=1s");
     let first = Running::start(member(&topic, &options, &effects, secs(8))).await;
     sleep(millis(500)).await;
     let quick = Effects::default();
     let second = Running::start(member(&topic, &options, &quick, millis(10))).await;
-    until("the second has its partition", secs(7), async || distinct(&quick) == 2).await;
+    until("the second has its partition", secs(7), async || distinct(&quick) >= 2).await;
     first.stop().await;
     second.stop().await;
 }

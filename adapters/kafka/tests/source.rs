@@ -1,4 +1,5 @@
 //! The source without the runtime, against a real cluster.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
 

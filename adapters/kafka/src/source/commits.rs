@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::context::Client;
-use super::part::{Commit, Stage};
+use super::part::{Commit, Member, Stage};
 use super::shared::Shared;
 
 /// What the thread is asked.
@@ -28,6 +28,7 @@ pub(crate) enum Request {
 /// Commits by time and when asked.
 pub(crate) struct Committer {
     pub(crate) client: Arc<Client>,
+    pub(crate) member: Member,
     pub(crate) shared: Arc<Shared>,
     pub(crate) cluster: String,
     pub(crate) interval: Duration,
@@ -105,7 +106,8 @@ impl Committer {
         let mut state = self.shared.settled();
         state.answered();
         let due = state.parts.iter().enumerate().filter_map(|(place, part)| {
-            let part = part.as_ref().filter(|part| part.stage != Stage::Done)?;
+            let part =
+                part.as_ref().filter(|part| part.member == self.member && part.stage != Stage::Done)?;
             let commit = part.commit()?;
             Some(Due { place, epoch: part.epoch, topic: part.topic.clone(), number: part.number, commit })
         });
@@ -138,7 +140,7 @@ impl Committer {
 
     /// The last commit of what leaves has been tried.
     fn let_go(&self) {
-        for part in self.shared.state().held_mut() {
+        for part in self.shared.state().held_mut().filter(|part| part.member == self.member) {
             let quiet = part.commit().is_none();
             if matches!(part.stage, Stage::Committing { .. }) && quiet {
                 part.stage = Stage::Done;

@@ -19,6 +19,8 @@ pub(crate) struct Part {
     pub(crate) topic: Arc<str>,
     pub(crate) number: i32,
     pub(crate) subscription: u16,
+    /// Which member of the consumer's groups has it.
+    pub(crate) member: Member,
     /// On a topic of a rung: how long its messages wait after they were written.
     rung: Option<Duration>,
     /// Broker and topic of its messages.
@@ -81,6 +83,21 @@ pub(crate) struct Begin {
     pub(crate) committed: Option<Option<Note>>,
 }
 
+/// A consumer is a member of two groups, one for its topics and one for their rungs. In one
+/// group, idle partitions of rungs would count as much as busy ones, and an instance could be
+/// left with nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Member {
+    Topics,
+    Rungs,
+}
+
+impl Member {
+    fn of(rung: Option<Duration>) -> Self {
+        if rung.is_some() { Member::Rungs } else { Member::Topics }
+    }
+}
+
 /// Which topic of the consumer a partition belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
@@ -110,6 +127,7 @@ impl Part {
             topic: place.topic.clone(),
             number,
             subscription: place.subscription,
+            member: Member::of(place.rung),
             rung: place.rung,
             epoch,
             stage: Stage::Opening,

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::commits::Request;
 use super::context::{Client, list_of};
-use super::part::{Part, Place, Stage};
+use super::part::{Member, Part, Place, Stage};
 use super::rebalance::Rebalance;
 use super::shared::Shared;
 use crate::config::Config;
@@ -38,6 +38,7 @@ const PROBE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Poller {
     pub(crate) client: Arc<Client>,
+    pub(crate) member: Member,
     pub(crate) shared: Arc<Shared>,
     pub(crate) config: Arc<Config>,
     pub(crate) places: HashMap<String, Place>,
@@ -118,7 +119,7 @@ impl Poller {
         drop(state);
         self.shared.wake();
         if self.probed.take().is_some() {
-            self.shared.broker_health(Health::Up);
+            self.shared.broker_health(self.member, Health::Up);
         }
     }
 
@@ -149,7 +150,8 @@ impl Poller {
     }
 
     fn degrade(&mut self, why: String) {
-        self.shared.broker_health(Health::Degraded(format!("Kafka at {}: {why}", self.config.address())));
+        let text = format!("Kafka at {}: {why}", self.config.address());
+        self.shared.broker_health(self.member, Health::Degraded(text));
         self.probed.get_or_insert_with(Instant::now);
     }
 
@@ -160,7 +162,7 @@ impl Poller {
         let answers = self.client.fetch_metadata(topic, PROBE / 2).is_ok();
         self.probed = if answers { None } else { Some(probed.max(Instant::now())) };
         if answers {
-            self.shared.broker_health(Health::Up);
+            self.shared.broker_health(self.member, Health::Up);
         }
     }
 
@@ -171,7 +173,7 @@ impl Poller {
         let now = SystemTime::now();
         let mut state = self.shared.state();
         let (mut pause, mut resume) = (Vec::new(), Vec::new());
-        for part in state.held_mut() {
+        for part in state.held_mut().filter(|part| part.member == self.member) {
             let (waiting, blocked) = (part.waiting(), part.is_blocked(now) || part.stage != Stage::Held);
             let stop = full && waiting > 0 || blocked && waiting >= BLOCKED_MAX;
             let go = !full && (!blocked || waiting < BLOCKED_MAX / 2);

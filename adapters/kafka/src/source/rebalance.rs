@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::commits::Request;
 use super::context::{Change, Client, Partition, assign, list_of, unassign};
 use super::metadata::Note;
-use super::part::{Begin, Pace, Part, Place, Stage};
+use super::part::{Begin, Member, Pace, Part, Place, Stage};
 use super::shared::Shared;
 use crate::config::{Config, Start};
 use crate::error;
@@ -34,6 +34,7 @@ const COMMIT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Rebalance {
     config: Arc<Config>,
+    member: Member,
     cluster: String,
     pace: Pace,
     /// Assigned, but not begun: the broker did not tell the committed offsets yet.
@@ -49,9 +50,9 @@ struct Leaving {
 }
 
 impl Rebalance {
-    pub(crate) fn new(config: Arc<Config>, cluster: String, in_flight: usize) -> Self {
+    pub(crate) fn new(config: Arc<Config>, member: Member, cluster: String, in_flight: usize) -> Self {
         let pace = Pace { in_flight, commit_each: config.commit_each };
-        Self { config, cluster, pace, assigning: None, leaving: None, index: Index::default() }
+        Self { config, member, cluster, pace, assigning: None, leaving: None, index: Index::default() }
     }
 
     pub(crate) fn index(&mut self) -> &mut Index {
@@ -87,12 +88,12 @@ impl Rebalance {
         if let Some(list) = self.assigning.take() {
             match self.begin(client, shared, topics, &list) {
                 Ok(()) => {
-                    shared.broker_health(Health::Up);
+                    shared.broker_health(self.member, Health::Up);
                     let _ = commits.send(Request::Now(None));
                 }
                 Err(why) => {
                     let text = format!("Kafka at {}: {why}", self.config.address());
-                    shared.broker_health(Health::Degraded(text));
+                    shared.broker_health(self.member, Health::Degraded(text));
                     self.assigning = Some(list);
                 }
             }
@@ -142,7 +143,7 @@ impl Rebalance {
             let epoch = state.next_epoch();
             state.add(Part::new(place, number, epoch, begin, self.pace));
         }
-        self.index.renew(&state.parts);
+        self.index.renew(self.member, &state.parts);
         Ok(())
     }
 
@@ -168,7 +169,7 @@ impl Rebalance {
     /// Lets everything go, because the consumer ends: it has waited for what runs already.
     pub(crate) fn leave_all(&mut self, shared: &Shared) {
         if self.leaving.is_none() {
-            let places = start_leaving(shared, Instant::now(), |_| true);
+            let places = start_leaving(shared, Instant::now(), |part| part.member == self.member);
             self.leaving = Some(Leaving { places, list: None });
         }
     }
@@ -187,7 +188,7 @@ impl Rebalance {
         for place in left.places {
             state.parts[place] = None;
         }
-        self.index.renew(&state.parts);
+        self.index.renew(self.member, &state.parts);
         drop(state);
         if let Some(list) = left.list {
             // Refused only when the group has gone on without this member, which the next
@@ -236,7 +237,8 @@ impl Rebalance {
     pub(crate) fn mend_positions(&mut self, client: &Client, shared: &Shared) -> Result<(), Error> {
         let held: Vec<_> = {
             let state = shared.state();
-            state.held().map(|part| (part.topic.clone(), part.number, part.epoch, part.position())).collect()
+            let ours = state.held().filter(|part| part.member == self.member);
+            ours.map(|part| (part.topic.clone(), part.number, part.epoch, part.position())).collect()
         };
         for (topic, number, epoch, position) in held {
             let (low, high) = bounds(client, &topic, number)?;
@@ -253,7 +255,7 @@ impl Rebalance {
             state.tell(Event::Gap { topic: topic.to_string(), partition: number, from: position, to: low });
             drop(state);
             shared.wake();
-            begin_again(client, shared, &topic, number)
+            begin_again(client, shared, self.member, (&topic, number))
                 .map_err(|refused| error::from_client("going on after a gap", &refused))?;
         }
         Ok(())
@@ -261,10 +263,15 @@ impl Rebalance {
 }
 
 /// Has the client fetch a partition anew that it has given up: it would refuse a seek.
-fn begin_again(client: &Client, shared: &Shared, topic: &str, number: i32) -> KafkaResult<()> {
+fn begin_again(
+    client: &Client,
+    shared: &Shared,
+    member: Member,
+    (topic, number): (&str, i32),
+) -> KafkaResult<()> {
     let cooperative = matches!(client.rebalance_protocol(), RebalanceProtocol::Cooperative);
     let mut list = TopicPartitionList::new();
-    for part in shared.state().held() {
+    for part in shared.state().held().filter(|part| part.member == member) {
         // An eager client only takes all partitions at once.
         if !cooperative || part.number == number && *part.topic == *topic {
             list.add_partition_offset(&part.topic, part.number, Offset::Offset(part.position()))?;
@@ -309,9 +316,9 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    fn renew(&mut self, parts: &[Option<Part>]) {
+    fn renew(&mut self, member: Member, parts: &[Option<Part>]) {
         let entry = |(place, part): (usize, &Option<Part>)| {
-            let part = part.as_ref()?;
+            let part = part.as_ref().filter(|part| part.member == member)?;
             Some((part.topic.clone(), part.number, place, part.origin.clone()))
         };
         self.entries = parts.iter().enumerate().filter_map(entry).collect();

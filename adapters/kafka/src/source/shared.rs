@@ -9,7 +9,7 @@ use futures_util::task::AtomicWaker;
 use oncemq_core::{Delivery, Error, Event, Facts, Health, Message, Settle, Token};
 use tokio::time::Instant;
 
-use super::part::Part;
+use super::part::{Member, Part};
 
 /// The most deliveries of one partition in a row, while others wait.
 const TURN_MAX: usize = 64;
@@ -53,7 +53,9 @@ pub(crate) struct State {
     turn: usize,
     /// When a commit was asked for that has not been tried yet.
     asked: Option<Instant>,
-    broker: Health,
+    /// Of the topics' group, of the rungs', and of the copies.
+    topics: Health,
+    rungs: Health,
     copies: Health,
     told: Option<Health>,
 }
@@ -104,8 +106,11 @@ impl Shared {
         self.wake();
     }
 
-    pub(crate) fn broker_health(&self, health: Health) {
-        self.change_health(|state| state.broker = health);
+    pub(crate) fn broker_health(&self, member: Member, health: Health) {
+        self.change_health(|state| match member {
+            Member::Topics => state.topics = health,
+            Member::Rungs => state.rungs = health,
+        });
     }
 
     pub(crate) fn copies_health(&self, health: Health) {
@@ -115,11 +120,9 @@ impl Shared {
     fn change_health(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state();
         change(&mut state);
-        let now = match (&state.broker, &state.copies) {
-            (Health::Up, Health::Degraded(why)) => Health::Degraded(why.clone()),
-            (broker, _) => broker.clone(),
-        };
-        if state.told.as_ref() != Some(&now) {
+        // The worst of them is what counts.
+        let now = (&state.topics).max(&state.rungs).max(&state.copies).clone();
+        if state.told.as_ref() != Some(&now) && now != Health::Starting {
             state.told = Some(now.clone());
             state.events.push_back(Event::Health(now));
             drop(state);
@@ -138,13 +141,13 @@ impl Shared {
     /// Ends the source after a last commit.
     pub(crate) fn close(&self) {
         self.state().closing = true;
-        self.room.notify_one();
+        self.room.notify_all();
     }
 
     /// Ends the source at once.
     pub(crate) fn abandon(&self) {
         self.state().abandoned = true;
-        self.room.notify_one();
+        self.room.notify_all();
     }
 
     /// Hands out what there is, at most `max` deliveries. Returns when time alone brings more,
@@ -170,7 +173,7 @@ impl Shared {
         let wanted = state.wants_commit(now);
         drop(state);
         if given > 0 {
-            self.room.notify_one();
+            self.room.notify_all();
         }
         Ok((due, wanted))
     }
