@@ -1,11 +1,13 @@
 //! Sending, each message confirmed.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncemq_core::{Error, ErrorKind, Message, Publisher};
+use futures_util::future::poll_immediate;
+use oncemq_core::{Error, ErrorKind, Message, Publisher, failpoint};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
@@ -46,7 +48,15 @@ impl Producer {
         record.payload = message.payload().map(|bytes| &**bytes);
         record.key = message.key().map(|bytes| &**bytes);
         record.headers = records::headers_of(message);
-        match self.producer.send(record, self.config.publish_timeout).await {
+        let mut sending = pin!(self.producer.send(record, self.config.publish_timeout));
+        // The client has it after the first poll.
+        let sent = poll_immediate(&mut sending).await;
+        failpoint!("kafka.published");
+        let sent = match sent {
+            Some(sent) => sent,
+            None => sending.await,
+        };
+        match sent {
             Ok(_) => Ok(()),
             Err((refused, _)) => Err(self.explain(topic, message, &refused)),
         }
