@@ -1,9 +1,11 @@
-//! What producer, consumer and ledger share: the order, the tables, the addresses.
+//! Where the broker of both programs is.
 
-pub mod database;
-pub mod order;
-pub mod outbox;
-pub mod settings;
+use shop_example::{Error, settings};
 
-/// An error of any part of the example.
-pub type Error = Box<dyn std::error::Error + Send + Sync>;
+/// The broker's URL: `ONCEMQ_RABBITMQ_URL`, or else `BROKER_URL`.
+///
+/// # Errors
+/// Neither is set.
+pub fn broker_url() -> Result<String, Error> {
+    settings::broker_url("ONCEMQ_RABBITMQ_URL", "amqp://user:password@localhost:5672/%2f")
+}

@@ -1,19 +1,19 @@
-//! Where the servers are.
+//! Names, and where the servers are.
 
 use crate::Error;
 
-/// The topic: an exchange of this name.
+/// The topic: an exchange or a topic of this name.
 pub const TOPIC: &str = "order-completed";
 
-/// The consumer's permanent name: its queue, and its memory of what is done.
+/// The consumer's permanent name: its queue or group, and its memory of what is done.
 pub const CONSUMER: &str = "points-service";
 
-/// The broker's URL: `ONCEMQ_RABBITMQ_URL`, or else `BROKER_URL`.
+/// The URL of a broker: of this variable, or else `BROKER_URL`.
 ///
 /// # Errors
-/// Neither is set.
-pub fn broker_url() -> Result<String, Error> {
-    first_of("ONCEMQ_RABBITMQ_URL", "BROKER_URL", "amqp://user:password@localhost:5672/%2f")
+/// Neither is set; names both, and the example.
+pub fn broker_url(name: &str, example: &str) -> Result<String, Error> {
+    first_of(name, "BROKER_URL", example)
 }
 
 /// The database's URL: `ONCEMQ_POSTGRES_URL`, or else `DATABASE_URL`.

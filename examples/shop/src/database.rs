@@ -10,7 +10,7 @@ use crate::{Error, settings};
 /// Users 1 to this many have an account.
 pub const USERS: i64 = 200;
 
-/// Any number, the same in every process of the example.
+/// Any number, the same in every process of the examples.
 const SCHEMA_LOCK: i64 = 7_201_901;
 
 /// Connects, and makes the tables where they are missing. The ledger has no unique key on
@@ -34,7 +34,7 @@ pub async fn open() -> Result<PgPool, Error> {
            booked_at timestamptz NOT NULL DEFAULT now());
          CREATE TABLE IF NOT EXISTS outbox (
            position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message_id text NOT NULL,
-           order_id text, fate text NOT NULL, body bytea NOT NULL, confirmed_at timestamptz);
+           user_id bigint NOT NULL, order_id text, fate text NOT NULL, body bytea NOT NULL, confirmed_at timestamptz);
          CREATE INDEX IF NOT EXISTS outbox_unsent ON outbox (position) WHERE confirmed_at IS NULL",
     )
     .execute(&mut *tx)

@@ -34,10 +34,12 @@ impl Fate {
 /// A row of the outbox.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Its place in the order of sending.
+    /// Its place in the order of sending, which the table gives it.
     pub position: i64,
     /// The id of the message, the same each time it is sent.
     pub message_id: String,
+    /// Who ordered: the key of the message.
+    pub user_id: i64,
     /// The payload.
     pub body: Vec<u8>,
 }
@@ -57,7 +59,9 @@ pub async fn add_orders(pool: &PgPool, count: i64) -> Result<(), Error> {
         // The shop's own retry wrote one of five events twice.
         let copies = if number % 5 == 0 { 2 } else { 1 };
         for _ in 0..copies {
-            add(&mut tx, &format!("order-completed/{number}"), id, fate, &body).await?;
+            let message_id = format!("order-completed/{number}");
+            let row = Row { position: 0, message_id, user_id: order.user_id, body: body.clone() };
+            add(&mut tx, &row, id, fate).await?;
         }
     }
     tx.commit().await?;
@@ -66,16 +70,17 @@ pub async fn add_orders(pool: &PgPool, count: i64) -> Result<(), Error> {
 
 async fn add(
     tx: &mut Transaction<'_, Postgres>,
-    message_id: &str,
+    row: &Row,
     order_id: Option<&str>,
     fate: Fate,
-    body: &[u8],
 ) -> Result<(), Error> {
-    sqlx::query("INSERT INTO outbox (message_id, order_id, fate, body) VALUES ($1, $2, $3, $4)")
-        .bind(message_id)
+    let text = "INSERT INTO outbox (message_id, user_id, order_id, fate, body) VALUES ($1, $2, $3, $4, $5)";
+    sqlx::query(text)
+        .bind(&row.message_id)
+        .bind(row.user_id)
         .bind(order_id)
         .bind(fate.as_str())
-        .bind(body)
+        .bind(&row.body)
         .execute(&mut **tx)
         .await?;
     Ok(())
@@ -152,10 +157,10 @@ fn body(order: &OrderCompleted, fate: Fate) -> Result<Vec<u8>, Error> {
 /// # Errors
 /// The database does not answer.
 pub async fn unsent(pool: &PgPool, count: i64) -> Result<Vec<Row>, Error> {
-    let text = "SELECT position, message_id, body FROM outbox WHERE confirmed_at IS NULL
+    let text = "SELECT position, message_id, user_id, body FROM outbox WHERE confirmed_at IS NULL
                 ORDER BY position LIMIT $1";
-    let rows: Vec<(i64, String, Vec<u8>)> = sqlx::query_as(text).bind(count).fetch_all(pool).await?;
-    let row = |(position, message_id, body)| Row { position, message_id, body };
+    let rows: Vec<(i64, String, i64, Vec<u8>)> = sqlx::query_as(text).bind(count).fetch_all(pool).await?;
+    let row = |(position, message_id, user_id, body)| Row { position, message_id, user_id, body };
     Ok(rows.into_iter().map(row).collect())
 }
 
