@@ -7,7 +7,9 @@
 
 pub mod database;
 pub mod event;
+pub mod kafka;
 pub mod ledger;
+pub mod outside;
 pub mod process;
 pub mod proxy;
 pub mod rabbit;

@@ -46,13 +46,13 @@ impl Rabbit {
         self.ask(queue, count).await
     }
 
-    /// Whether no message is ready in any of these.
+    /// Whether no message is ready for the service, or waits for its time.
     ///
     /// # Panics
-    /// One of them does not exist, or refuses for too long.
-    pub async fn all_empty(&self, queues: &BTreeSet<String>) -> bool {
-        for queue in queues {
-            if self.ready(queue).await != 0 {
+    /// A queue does not exist, or refuses for too long.
+    pub async fn all_empty(&self, spec: &Spec) -> bool {
+        for queue in spec.rungs().into_iter().chain([spec.queue()]) {
+            if self.ready(&queue).await != 0 {
                 return false;
             }
         }

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use crate::database::{Database, Store};
 use crate::event::Event;
 use crate::ledger::Ledger;
+use crate::outside::Outside;
 use crate::process::{Counters, Process};
-use crate::rabbit::Rabbit;
 use crate::service::{Run, Spec, read_runs};
 use crate::suite::{BrokerKind, StoreKind, unique, until, url_of};
 
@@ -39,7 +39,7 @@ impl Scene {
     pub async fn new(program: &'static str, broker: BrokerKind, store: StoreKind) -> Self {
         let broker = match broker {
             BrokerKind::Memory => "memory://".to_owned() + &unique("scene"),
-            BrokerKind::RabbitMq => url_of("rabbitmq"),
+            server => server.service_url(&url_of(server.name())),
         };
         let postgres = match store {
             StoreKind::Sqlite => None,
@@ -62,7 +62,7 @@ impl Scene {
         let spec = Spec {
             broker,
             store,
-            name: "points".into(),
+            name: unique("points"),
             topic: unique("orders"),
             in_flight: 8,
             grace: Duration::from_secs(5),
@@ -178,23 +178,21 @@ impl Scene {
     /// # Panics
     /// It does not come to that.
     pub async fn settle(&self, dead: u32) -> Counters {
-        let rabbit = Rabbit::connect(&self.spec.broker).await;
-        let mut waiting = self.spec.rungs();
-        waiting.insert(self.spec.queue());
+        let outside = Outside::of(&self.spec).await;
         let mut sum = Counters::new();
-        // What is out is not seen from outside; it goes back to the queue when the consumer
-        // stops, and is met in the next round.
+        // What is out of a queue is not seen from outside; it goes back when the consumer stops,
+        // and is met in the next round.
         for _ in 0..5 {
             let consumer = self.consume(None);
             consumer.until_said("health up", PATIENCE).await;
             self.until_complete().await;
-            until("dead letters", PATIENCE, async || rabbit.ready(&self.spec.dead()).await >= dead).await;
-            until("empty queues", PATIENCE, async || rabbit.all_empty(&waiting).await).await;
+            until("dead letters", PATIENCE, async || outside.dead().await >= dead).await;
+            until("nothing owed", PATIENCE, async || outside.owes_nothing().await).await;
             for (name, count) in consumer.stop(PATIENCE).await {
                 *sum.entry(name).or_default() += count;
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
-            if rabbit.all_empty(&waiting).await {
+            if outside.owes_nothing().await {
                 return sum;
             }
         }
@@ -210,18 +208,17 @@ impl Scene {
         assert!(ledger.is_right(), "{ledger}");
     }
 
-    /// Checks the books and that RabbitMQ owes nothing, then removes everything. No process
+    /// Checks the books and that the broker owes nothing, then removes everything. No process
     /// may be at work any more.
     ///
     /// # Panics
     /// Something is wrong.
     pub async fn close(self) {
         self.check_ledger().await;
-        if self.spec.broker.starts_with("amqp") {
-            let rabbit = Rabbit::connect(&self.spec.broker).await;
-            let queue = self.spec.queue();
-            until("no message left", Duration::from_secs(5), async || rabbit.ready(&queue).await == 0).await;
-            rabbit.remove(&self.spec).await;
+        if !self.spec.broker.starts_with("memory") {
+            let outside = Outside::of(&self.spec).await;
+            until("no message left", Duration::from_secs(5), async || outside.owes_nothing().await).await;
+            outside.remove().await;
         }
         self.database.remove(&self.spec.store).await.unwrap();
     }

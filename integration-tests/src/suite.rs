@@ -9,15 +9,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use libtest_mimic::{Arguments, Failed, Trial};
+
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::kafka;
 
 /// The brokers that services are tested on. A new one is added here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BrokerKind {
     /// In the process of the service, and gone with it.
     Memory,
-    /// A server.
+    /// A server with queues.
     RabbitMq,
+    /// A server with logs.
+    Kafka,
 }
 
 /// The stores that services are tested on. A new one is added here.
@@ -35,6 +40,15 @@ impl BrokerKind {
         match self {
             BrokerKind::Memory => "memory",
             BrokerKind::RabbitMq => "rabbitmq",
+            BrokerKind::Kafka => "kafka",
+        }
+    }
+
+    /// What a service is given to reach this server.
+    pub fn service_url(self, server: &str) -> String {
+        match self {
+            BrokerKind::Memory | BrokerKind::RabbitMq => server.to_owned(),
+            BrokerKind::Kafka => kafka::url(server, 3),
         }
     }
 }
@@ -98,10 +112,10 @@ where
 
 /// The servers behind a broker and a store.
 pub fn servers(broker: BrokerKind, store: StoreKind) -> Vec<&'static str> {
-    let mut servers = Vec::new();
-    if broker == BrokerKind::RabbitMq {
-        servers.push("rabbitmq");
-    }
+    let mut servers = match broker {
+        BrokerKind::Memory => Vec::new(),
+        BrokerKind::RabbitMq | BrokerKind::Kafka => vec![broker.name()],
+    };
     if store == StoreKind::Postgres {
         servers.push("postgres");
     }

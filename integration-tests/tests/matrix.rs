@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use oncemq::Message;
 use oncemq_integration_tests::event::{Act, Event};
-use oncemq_integration_tests::rabbit::Rabbit;
+use oncemq_integration_tests::outside::Outside;
 use oncemq_integration_tests::scene::{PATIENCE, Scene};
 use oncemq_integration_tests::suite::{self, BrokerKind, StoreKind, servers};
 
@@ -20,16 +20,22 @@ const CORE: &[&str] =
     &["core.marked", "core.begun", "core.claimed", "core.ran", "core.ended", "core.decided", "core.noted"];
 
 /// A broker and the places in its adapter.
-const BROKERS: &[(BrokerKind, &[&str])] = &[(
-    BrokerKind::RabbitMq,
-    &[
-        "rabbitmq.before_copy",
-        "rabbitmq.published",
-        "rabbitmq.copied",
-        "rabbitmq.before_ack",
-        "rabbitmq.acked",
-    ],
-)];
+const BROKERS: &[(BrokerKind, &[&str])] = &[
+    (
+        BrokerKind::RabbitMq,
+        &[
+            "rabbitmq.before_copy",
+            "rabbitmq.published",
+            "rabbitmq.copied",
+            "rabbitmq.before_ack",
+            "rabbitmq.acked",
+        ],
+    ),
+    (
+        BrokerKind::Kafka,
+        &["kafka.before_copy", "kafka.published", "kafka.copied", "kafka.before_commit", "kafka.committed"],
+    ),
+];
 
 /// A store and the places in it.
 const STORES: &[(StoreKind, &[&str])] = &[
@@ -89,8 +95,7 @@ impl Cell {
 
         let dead = traffic.dead();
         scene.settle(u32::try_from(dead.len()).unwrap()).await;
-        let rabbit = Rabbit::connect(&scene.spec.broker).await;
-        let found = rabbit.dead_letters(&scene.spec).await;
+        let found = Outside::of(&scene.spec).await.dead_letters().await;
         let text = |bodies: &BTreeSet<Vec<u8>>| -> Vec<String> {
             bodies.iter().map(|body| String::from_utf8_lossy(body).into_owned()).collect()
         };

@@ -3,6 +3,6 @@
 
 long_matrix() {
   step build cargo test -p oncemq-integration-tests --test matrix --no-run
-  need rabbitmq postgres
+  need kafka rabbitmq postgres
   part matrix env ONCEMQ_LONG=1 cargo test -p oncemq-integration-tests --test matrix
 }
