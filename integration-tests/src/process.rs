@@ -71,11 +71,19 @@ impl Process {
     /// Asks it to stop.
     ///
     /// # Panics
-    /// There is no `kill` command.
+    /// It ended before.
     pub fn terminate(&self) {
+        self.signal("TERM");
+    }
+
+    /// Sends it a signal: `STOP` lets it hang, `CONT` wakes it.
+    ///
+    /// # Panics
+    /// It ended before, or there is no `kill` command.
+    pub fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        let status = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
-        assert!(status.success(), "no process to stop: {}", self.said());
+        let status = Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap();
+        assert!(status.success(), "no process for SIG{signal}: {}", self.said());
     }
 
     /// Whether it ended.
