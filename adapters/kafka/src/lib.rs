@@ -12,17 +12,16 @@
 //! # }
 //! ```
 //!
-//! The consumer's name is the group. Messages of one record key are handled in order,
-//! different keys beside each other, also within a partition. What is committed is the lowest
-//! unfinished offset; what is finished beyond it stands in the commit's metadata, so that a
-//! restart does not run it again.
+//! The consumer's name is the group; the topics of rungs have the group `<name>.retry`.
+//! Messages of one record key are handled in order, different keys beside each other, also
+//! within a partition. What is committed is the lowest unfinished offset; what is finished
+//! beyond it stands in the commit's metadata, so that a restart does not run it again.
 //!
 //! ```text
 //! topic orders ─► group points ─► committed offset
-//!                    │  ▲
-//!                    ▼  │ when its time is over
-//!                  points.orders.retry.5000ms
-//!                  points.orders.dead
+//!                    │
+//!                    ├─► points.orders.retry.5000ms ─► group points.retry, when its time is over
+//!                    └─► points.orders.dead
 //! ```
 //!
 //! Retries and dead letters are copies: they count once all replicas in sync have them, and
