@@ -8,34 +8,62 @@ use std::time::Duration;
 
 use oncemq::core::Publisher;
 use oncemq_integration_tests::event::{Act, Event};
+use oncemq_integration_tests::outside::Outside;
 use oncemq_integration_tests::process::Process;
 use oncemq_integration_tests::proxy::Proxy;
-use oncemq_integration_tests::rabbit::Rabbit;
 use oncemq_integration_tests::scene::{PATIENCE, Scene};
 use oncemq_integration_tests::server::Server;
-use oncemq_integration_tests::suite::{self, StoreKind, url_of};
+use oncemq_integration_tests::suite::{self, BrokerKind, StoreKind, servers, url_of};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 const SERVICE: &str = env!("CARGO_BIN_EXE_service");
-const BOTH: &[&str] = &["rabbitmq", "postgres"];
 
 fn main() {
     let mut tests = Vec::new();
-    for store in StoreKind::ALL {
-        let name = |what: &str| format!("{what}_{}", store.name());
-        let servers = suite::servers(suite::BrokerKind::RabbitMq, store);
-        tests.push(suite::test(name("rabbitmq_killed_under_load"), &servers, move || broker_killed(store)));
-        tests.push(suite::test(name("rabbitmq_stopped_for_20_s"), &servers, move || broker_stopped(store)));
-        tests.push(suite::test(name("rabbitmq_connection_cut"), &servers, move || broker_cut(store)));
+    for broker in [BrokerKind::RabbitMq, BrokerKind::Kafka] {
+        for store in StoreKind::ALL {
+            let mut add = |what: &str, body: fn(Stage) -> Body| {
+                let stage = Stage { broker, store };
+                let name = format!("{}_{what}_{}", broker.name(), store.name());
+                tests.push(suite::test(name, &servers(broker, store), move || body(stage)));
+            };
+            add("killed_under_load", |s| Box::pin(broker_killed(s)));
+            add("stopped_for_20_s", |s| Box::pin(broker_stopped(s)));
+            // A client of Kafka goes to the address that the broker gives it.
+            if broker == BrokerKind::RabbitMq {
+                add("connection_cut", |s| Box::pin(broker_cut(s)));
+            }
+        }
+        let mut add = |what: &str, body: fn(BrokerKind) -> Body| {
+            let name = format!("postgres_{what}_{}", broker.name());
+            tests.push(suite::test(name, &servers(broker, StoreKind::Postgres), move || body(broker)));
+        };
+        add("killed_under_load", |b| Box::pin(database_killed(b)));
+        add("stopped_for_20_s", |b| Box::pin(database_stopped(b)));
+        add("connection_cut", |b| Box::pin(database_cut(b)));
     }
-    tests.push(suite::test("postgres_killed_under_load", BOTH, database_killed));
-    tests.push(suite::test("postgres_stopped_for_20_s", BOTH, database_stopped));
-    tests.push(suite::test("postgres_connection_cut", BOTH, database_cut));
     if !suite::is_long() {
         tests = tests.into_iter().map(|test| test.with_ignored_flag(true)).collect();
     }
     suite::main(tests, 1)
+}
+
+type Body = std::pin::Pin<Box<dyn Future<Output = ()>>>;
+
+/// What a test runs on.
+#[derive(Debug, Clone, Copy)]
+struct Stage {
+    broker: BrokerKind,
+    store: StoreKind,
+}
+
+impl Stage {
+    /// A stage on a broker of the test's own.
+    async fn on(self, server: &str) -> Scene {
+        let postgres = (self.store == StoreKind::Postgres).then(|| url_of("postgres"));
+        Scene::on(SERVICE, self.broker.service_url(server), postgres).await
+    }
 }
 
 /// A scene with a consumer at work and a producer that sends all the time.
@@ -93,8 +121,7 @@ impl Load {
         self.consumer.stop(PATIENCE).await;
         // Taken by a dead connection and not seen yet, or on a rung.
         self.scene.settle(0).await;
-        let rabbit = Rabbit::connect(&self.scene.spec.broker).await;
-        assert_eq!(rabbit.dead_letters(&self.scene.spec).await.len(), 0);
+        assert_eq!(Outside::of(&self.scene.spec).await.dead_letters().await.len(), 0);
         self.scene
     }
 }
@@ -106,35 +133,28 @@ async fn send(publisher: &dyn Publisher, topic: &str, event: &Event) {
     }
 }
 
-fn postgres_of(store: StoreKind) -> Option<String> {
-    (store == StoreKind::Postgres).then(|| url_of("postgres"))
-}
-
-async fn broker_killed(store: StoreKind) {
-    let server = Server::start("rabbitmq", "outage").await;
-    let scene = Scene::on(SERVICE, server.url.clone(), postgres_of(store)).await;
-    let load = Load::start(scene, 400).await;
+async fn broker_killed(stage: Stage) {
+    let server = Server::start(stage.broker.name(), "outage").await;
+    let load = Load::start(stage.on(&server.url).await, 400).await;
     server.make("kill").await;
     load.until_degraded().await;
     server.make("start").await;
     load.end().await.close().await;
 }
 
-async fn broker_stopped(store: StoreKind) {
-    let server = Server::start("rabbitmq", "outage").await;
-    let scene = Scene::on(SERVICE, server.url.clone(), postgres_of(store)).await;
-    let load = Load::start(scene, 400).await;
+/// On Kafka that is longer than the session.
+async fn broker_stopped(stage: Stage) {
+    let server = Server::start(stage.broker.name(), "outage").await;
+    let load = Load::start(stage.on(&server.url).await, 400).await;
     server.make("pause").await;
     sleep(Duration::from_secs(20)).await;
     server.make("resume").await;
     load.end().await.close().await;
 }
 
-async fn broker_cut(store: StoreKind) {
-    let url = url_of("rabbitmq");
-    let (proxy, through) = through_a_proxy(&url).await;
-    let scene = Scene::on(SERVICE, through, postgres_of(store)).await;
-    let load = Load::start(scene, 400).await;
+async fn broker_cut(stage: Stage) {
+    let (proxy, through) = through_a_proxy(&url_of(stage.broker.name())).await;
+    let load = Load::start(stage.on(&through).await, 400).await;
     for _ in 0..8 {
         sleep(Duration::from_millis(700)).await;
         proxy.cut();
@@ -143,38 +163,38 @@ async fn broker_cut(store: StoreKind) {
     load.end().await.close().await;
 }
 
-async fn database_killed() {
+/// A stage on the shared broker and this PostgreSQL.
+async fn on_postgres(broker: BrokerKind, postgres: String) -> Scene {
+    Scene::on(SERVICE, broker.service_url(&url_of(broker.name())), Some(postgres)).await
+}
+
+async fn database_killed(broker: BrokerKind) {
     let server = Server::start("postgres", "outage").await;
-    let scene = Scene::on(SERVICE, url_of("rabbitmq"), Some(server.url.clone())).await;
-    let load = Load::start(scene, 400).await;
+    let load = Load::start(on_postgres(broker, server.url.clone()).await, 400).await;
     server.make("kill").await;
     load.until_degraded().await;
     sleep(Duration::from_secs(3)).await;
     server.make("start").await;
-    let scene = load.end().await;
-    scene.close().await;
+    load.end().await.close().await;
 }
 
-async fn database_stopped() {
+async fn database_stopped(broker: BrokerKind) {
     let server = Server::start("postgres", "outage").await;
-    let scene = Scene::on(SERVICE, url_of("rabbitmq"), Some(server.url.clone())).await;
-    let load = Load::start(scene, 400).await;
+    let load = Load::start(on_postgres(broker, server.url.clone()).await, 400).await;
     server.make("pause").await;
     sleep(Duration::from_secs(20)).await;
     server.make("resume").await;
     load.end().await.close().await;
 }
 
-async fn database_cut() {
+async fn database_cut(broker: BrokerKind) {
     let (proxy, through) = through_a_proxy(&url_of("postgres")).await;
-    let scene = Scene::on(SERVICE, url_of("rabbitmq"), Some(through)).await;
-    let load = Load::start(scene, 400).await;
+    let load = Load::start(on_postgres(broker, through).await, 400).await;
     for _ in 0..8 {
         sleep(Duration::from_millis(700)).await;
         proxy.cut();
     }
-    let scene = load.end().await;
-    scene.close().await;
+    load.end().await.close().await;
 }
 
 /// The same URL, with a cable in between.

@@ -3,7 +3,7 @@
 
 long_outages() {
   step build cargo test -p oncemq-integration-tests --test outages --no-run
-  need rabbitmq postgres
+  need kafka rabbitmq postgres
   step build/rabbitmq cargo test -p oncemq-rabbitmq --test long_outage --test long_restart --no-run
   part outages/rabbitmq env ONCEMQ_LONG=1 cargo test -p oncemq-rabbitmq --test long_outage --test long_restart
   part outages/services env ONCEMQ_LONG=1 cargo test -p oncemq-integration-tests --test outages
