@@ -28,6 +28,7 @@ fn main() {
             old_answers(options)
         }));
     }
+    tests.push(test("kf2_an_old_assignment_has_no_say_in_the_next_one", came_back));
     tests.push(test("kf2_a_handler_that_outlasts_the_bound_is_abandoned", outlasted));
     tests.push(test("kf3_partitions_that_stay_go_on_while_others_leave", untouched));
     tests.push(test("kf10_a_paused_partition_flows_again_after_it_moved", paused));
@@ -131,6 +132,40 @@ async fn old_answers(options: &'static str) {
     }
     assert!(second.source.flush(secs(5)).await);
     assert_eq!(raw.committed(&group, &topic, moved).unwrap().0, 10);
+}
+
+/// With `range` a member gives up everything and gets some of it back. What it took before is
+/// for nothing, also where partition and offset are the same.
+async fn came_back() {
+    let (topic, group, raw) = (unique("back"), unique("group"), Raw::new());
+    raw.create(&topic, 2, &[]).await;
+    send(&raw, &topic, 2, 0..20).await;
+    let options = format!("{RANGE}&revoke_timeout=500ms");
+    let mut first = bare(&group, &topic, &options).await;
+    let mut old: Vec<Delivery> = Vec::new();
+    while old.len() < 20 {
+        old.push(first.next().await);
+    }
+    let mut second = bare(&group, &topic, &options).await;
+    let mut new = Vec::new();
+    let end = Instant::now() + secs(40);
+    while new.len() < 10 {
+        assert!(Instant::now() < end, "{} of 10", new.len());
+        second.poll_for(millis(20)).await;
+        first.poll_for(millis(20)).await;
+        first.drain(|delivery| new.push(delivery));
+    }
+    let stayed = new[0].message().origin().partition.unwrap();
+    for delivery in old {
+        delivery.ack(Ack::Accept);
+    }
+    assert!(first.source.flush(secs(5)).await);
+    assert_eq!(raw.committed(&group, &topic, stayed).unwrap().0, 0, "committed by an old assignment");
+    for delivery in new {
+        delivery.ack(Ack::Accept);
+    }
+    assert!(first.source.flush(secs(5)).await);
+    assert_eq!(raw.committed(&group, &topic, stayed).unwrap().0, 10);
 }
 
 async fn outlasted() {
