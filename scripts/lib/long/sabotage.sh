@@ -2,6 +2,8 @@
 # Deliberate defects, each of which a test must notice.
 
 long_sabotage() {
+  local patches
+  mapfile -t patches < <(basename -a -s .patch integration-tests/sabotage/*.patch | grep -v '^kafka-')
   need "${services[@]}"
-  part sabotage scripts/sabotage
+  part sabotage scripts/sabotage "${patches[@]}"
 }
