@@ -63,7 +63,7 @@ impl Ack {
 
     /// A dead letter.
     pub fn reject(class: Class, trail: Trail, reason: impl Into<String>) -> Self {
-        Ack::Reject(Box::new(Reject { reason: reason.into(), class, trail }))
+        Ack::Reject(Box::new(Reject::new(class, trail, reason)))
     }
 }
 
@@ -76,6 +76,11 @@ impl Retry {
 }
 
 impl Reject {
+    /// A final failure of this class.
+    pub fn new(class: Class, trail: Trail, reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), class, trail }
+    }
+
     /// The dead letter to publish: the same body, key, user headers and identity, and the
     /// facts in headers of ours, each exactly once. `limit` bounds the diagnostic text in
     /// bytes; the payload is never touched.

@@ -74,6 +74,11 @@ impl Shutdown {
         self.is_reached(Stage::Stop)
     }
 
+    /// Whether nothing is to be waited for any more: a stop was asked for twice.
+    pub fn is_ending(&self) -> bool {
+        self.is_reached(Stage::Now)
+    }
+
     pub(crate) fn is_reached(&self, stage: Stage) -> bool {
         *self.stage.borrow() >= stage
     }
