@@ -9,6 +9,7 @@ use oncemq_core::{
 };
 
 use crate::config::{Config, Start, config};
+use crate::pipeline::Pipeline;
 use crate::publisher::KafkaPublisher;
 use crate::source::{self, Lane};
 use crate::topology::{Names, Topics};
@@ -97,6 +98,12 @@ impl KafkaBroker {
     pub fn commit_each(mut self) -> Self {
         self.config.commit_each = true;
         self
+    }
+
+    /// A pipeline from topics to topics of this cluster, exactly once. The name is the consumer
+    /// group, and begins the names of its dead-letter topics.
+    pub fn pipeline(&self, name: impl Into<Arc<str>>) -> Pipeline {
+        Pipeline::new(name.into(), self.config.clone())
     }
 
     fn lanes(&self, spec: &ConsumerSpec) -> Result<Vec<Lane>, Error> {

@@ -27,11 +27,14 @@
 //! Retries and dead letters are copies: they count once all replicas in sync have them, and
 //! only then the original is done. A copy keeps body, key and headers with their order, repeats
 //! and nulls. A header whose name is not UTF-8 cannot be read by the client and is left out.
+//!
+//! [`KafkaBroker::pipeline`] reads and writes topics of one cluster in Kafka's transactions.
 
 mod broker;
 mod client;
 mod config;
 mod error;
+mod pipeline;
 mod publisher;
 mod records;
 mod settle;
@@ -40,3 +43,4 @@ mod topology;
 
 pub use broker::KafkaBroker;
 pub use config::Start;
+pub use pipeline::{Output, Pipeline, PipelineSummary};

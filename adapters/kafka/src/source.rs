@@ -7,7 +7,7 @@
 //! ```
 
 mod commits;
-mod context;
+pub(crate) mod context;
 mod metadata;
 mod part;
 mod poller;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncemq_core::{ConsumerSpec, Error, ErrorKind, Ordering, Subscription};
+use oncemq_core::{ConsumerSpec, Error, ErrorKind, Ordering, Subscription, Topology};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::metadata::MetadataTopic;
@@ -131,6 +131,22 @@ impl Topics {
             self.look(name).await?.ok_or_else(|| missing(name, false))?;
         }
         Ok(seen.partitions)
+    }
+
+    /// Makes or checks a topic that nothing else belongs to.
+    pub(crate) async fn plain(&self, topic: &str, topology: Topology) -> Result<(), Error> {
+        check_name("topic", topic)?;
+        let declared = topology == Topology::Declare;
+        if topology == Topology::Trust || self.look(topic).await?.is_some() {
+            return Ok(());
+        }
+        match self.config.partitions.filter(|_| declared) {
+            Some(partitions) => {
+                let admin: Admin = client::create(&self.config.client(), Quiet::default())?;
+                self.create(&admin, topic, partitions, &[]).await
+            }
+            None => Err(missing(topic, declared)),
+        }
     }
 
     /// The topic, if there is one.

@@ -1,0 +1,329 @@
+//! Partitions that come, go, and are read again.
+//!
+//! A unit is closed or aborted before any partition goes, so a partition whose records are in
+//! a unit has been held since they were read.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use oncemq_core::{Error, ErrorKind, Origin};
+use rdkafka::consumer::Consumer;
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::driver::Driver;
+use super::lane::{Failed, Lane, Report};
+use super::writer::Trouble;
+use crate::config::Start;
+use crate::error;
+use crate::source::context::{Change, Context, Partition, assign, list_of, unassign};
+
+/// The longest a question to the broker may keep the thread from polling.
+const ASK: Duration = Duration::from_secs(5);
+/// The wait after a question that was not answered.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// A partition, while it is ours.
+pub(super) struct Part {
+    pub(super) topic: Arc<str>,
+    pub(super) number: i32,
+    dead: Arc<str>,
+    pub(super) origin: Origin,
+    pub(super) queue: PartitionQueue<Context>,
+    /// Names this reading of it: what is said of an older one is void.
+    pub(super) tenure: u64,
+    /// Where it begins if nothing is committed.
+    begin: i64,
+    /// The next offset to take from the client.
+    next: i64,
+    /// Sizes of the records that the lane has.
+    waiting: VecDeque<usize>,
+    pub(super) bytes: usize,
+    /// None: its position is to be read from the broker.
+    pub(super) lane: Option<Lane>,
+    /// The last failure of the record at this offset.
+    pub(super) failed: Option<(i64, Failed)>,
+}
+
+impl Part {
+    fn is(&self, (topic, number): &Partition) -> bool {
+        self.number == *number && *self.topic == **topic
+    }
+
+    pub(super) fn stop(&self) {
+        self.lane.iter().for_each(Lane::stop);
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether it is worth asking for more.
+    pub(super) fn wants(&self, room: usize, bytes: usize) -> bool {
+        let runs = self.lane.as_ref().is_some_and(|lane| !lane.is_stopping());
+        runs && self.waiting.len() <= room / 2 && self.bytes < bytes
+    }
+
+    /// Takes in a record. Returns whether it is one to run.
+    pub(super) fn enter(&mut self, offset: i64, size: usize) -> bool {
+        if offset < self.next {
+            return false;
+        }
+        self.next = offset.saturating_add(1);
+        self.waiting.push_back(size);
+        self.bytes += size;
+        true
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.bytes -= self.waiting.pop_front().unwrap_or(0);
+    }
+
+    pub(super) fn failed_at(&self, offset: i64) -> Option<Failed> {
+        let (_, failed) = self.failed.as_ref().filter(|(at, _)| *at == offset)?;
+        Some(failed.clone())
+    }
+
+    fn forget(&mut self, tenure: u64) {
+        self.tenure = tenure;
+        self.lane = None;
+        self.waiting.clear();
+        self.bytes = 0;
+    }
+}
+
+/// Partitions that go.
+pub(super) struct Leaving {
+    pub(super) list: Vec<Partition>,
+    /// They are gone already.
+    lost: bool,
+    deadline: Instant,
+}
+
+/// A position of a partition.
+struct Position {
+    topic: String,
+    number: i32,
+    offset: i64,
+    committed: bool,
+}
+
+impl Driver {
+    /// Makes the changes that the group has decided, one at a time.
+    pub(super) fn change(&mut self) -> Result<(), Error> {
+        self.let_go()?;
+        if self.leaving.is_none() && self.assigning.is_none() {
+            match self.client.context().next_change() {
+                Some(Change::Assign(list)) => self.assigning = Some(list),
+                Some(Change::Revoke { partitions, lost }) => {
+                    let deadline = Instant::now() + self.settings.config.revoke_timeout;
+                    let parts = self.parts.iter().filter(|part| partitions.iter().any(|one| part.is(one)));
+                    parts.for_each(Part::stop);
+                    self.leaving = Some(Leaving { list: partitions, lost, deadline });
+                    self.let_go()?;
+                }
+                None => {}
+            }
+        }
+        if self.assigning.is_some() && Instant::now() >= self.retry_at {
+            let list = self.assigning.take().unwrap_or_default();
+            match self.begin(&list) {
+                Ok(()) => self.joined = true,
+                Err(why) => {
+                    self.ill(why.to_string());
+                    self.retry_at = Instant::now() + AGAIN;
+                    self.assigning = Some(list);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets partitions go whose records have ended, with what they finished.
+    fn let_go(&mut self) -> Result<(), Error> {
+        let Some(leaving) = &self.leaving else { return Ok(()) };
+        let lost = leaving.lost || self.client.assignment_lost();
+        let list = &leaving.list;
+        let runs = |part: &Part| part.lane.is_some() && list.iter().any(|one| part.is(one));
+        if !lost && Instant::now() < leaving.deadline && self.parts.iter().any(runs) {
+            return Ok(());
+        }
+        if lost && self.unit.is_some() {
+            self.undo(Trouble::Redo("the partitions are lost".to_owned()))?;
+        } else if let Err(trouble) = self.close() {
+            self.undo(trouble)?;
+        }
+        let Some(left) = self.leaving.take() else { return Ok(()) };
+        self.parts.retain(|part| !left.list.iter().any(|one| part.is(one)));
+        // Refused only when the group has gone on without this member, which the next poll
+        // tells.
+        let _ = unassign(&self.client, &list_of(&left.list));
+        Ok(())
+    }
+
+    fn begin(&mut self, list: &[Partition]) -> Result<(), Error> {
+        let positions = self.positions(list)?;
+        let mut assigned = TopicPartitionList::with_capacity(positions.len());
+        let mut parts = Vec::with_capacity(positions.len());
+        for position in positions {
+            let names = self.settings.topics.iter().find(|names| *names.work == *position.topic);
+            let Some(names) = names else { continue };
+            // Before it is assigned, so that no record takes the way of all others.
+            let queue = self.client.split_partition_queue(&position.topic, position.number);
+            let mut queue =
+                queue.ok_or_else(|| Error::new(ErrorKind::Internal, "a partition has no queue"))?;
+            let (arrived, reporter) = (self.arrived.clone(), self.reporter.clone());
+            queue.set_nonempty_callback(move || {
+                if !arrived.swap(true, SeqCst) {
+                    let _ = reporter.send(Report::Arrived);
+                }
+            });
+            assigned
+                .add_partition_offset(&names.work, position.number, Offset::Offset(position.offset))
+                .map_err(|refused| error::from_client("assigning partitions", &refused))?;
+            self.tenures += 1;
+            parts.push(Part {
+                topic: names.work.clone(),
+                number: position.number,
+                dead: names.dead.clone(),
+                origin: Origin::new("kafka", names.work.clone()),
+                queue,
+                tenure: self.tenures,
+                begin: position.offset,
+                next: position.offset,
+                waiting: VecDeque::new(),
+                bytes: 0,
+                lane: None,
+                failed: None,
+            });
+        }
+        assign(&self.client, &assigned)
+            .map_err(|refused| error::from_client("assigning partitions", &refused))?;
+        self.parts.append(&mut parts);
+        Ok(())
+    }
+
+    /// The committed offsets, once no transaction is open that would change them.
+    fn positions(&self, list: &[Partition]) -> Result<Vec<Position>, Error> {
+        if list.is_empty() {
+            return Ok(Vec::new());
+        }
+        let committed = self
+            .client
+            .committed_offsets(list_of(list), ASK)
+            .map_err(|refused| error::from_client("reading the committed offsets", &refused))?;
+        let mut positions = Vec::with_capacity(list.len());
+        for one in committed.elements() {
+            one.error().map_err(|refused| error::from_client("reading a committed offset", &refused))?;
+            let (offset, committed) = match one.offset() {
+                Offset::Offset(offset) => (offset, true),
+                _ => (self.begin_of(one.topic(), one.partition())?, false),
+            };
+            let (topic, number) = (one.topic().to_owned(), one.partition());
+            positions.push(Position { topic, number, offset, committed });
+        }
+        Ok(positions)
+    }
+
+    /// Where a partition begins of which nothing is committed.
+    fn begin_of(&self, topic: &str, number: i32) -> Result<i64, Error> {
+        let known = self.parts.iter().find(|part| part.number == number && *part.topic == *topic);
+        if let Some(part) = known {
+            return Ok(part.begin);
+        }
+        let (low, high) = self.bounds(topic, number)?;
+        Ok(match self.settings.config.start {
+            Start::Earliest => low,
+            Start::Latest => high,
+        })
+    }
+
+    fn bounds(&self, topic: &str, number: i32) -> Result<(i64, i64), Error> {
+        self.client
+            .fetch_watermarks(topic, number, ASK)
+            .map_err(|refused| error::from_client("asking for the bounds of a partition", &refused))
+    }
+
+    /// Has everything read again from the committed offsets, after this time.
+    pub(super) fn rewind_in(&mut self, wait: Duration) {
+        for part in &mut self.parts {
+            self.tenures += 1;
+            part.forget(self.tenures);
+        }
+        self.retry_at = Instant::now() + wait;
+    }
+
+    /// Gives a lane to every partition that has none, at its committed offset.
+    pub(super) fn rewind(&mut self) -> Result<(), Error> {
+        if Instant::now() < self.retry_at || self.stopping.is_some() || self.leaving.is_some() {
+            return Ok(());
+        }
+        let prepared = self.writer.prepare();
+        match prepared.and_then(|()| self.read_again()) {
+            Ok(()) => Ok(()),
+            Err(Trouble::End(error)) => Err(error),
+            Err(Trouble::Refused(why) | Trouble::Redo(why)) if self.unit.is_some() => {
+                self.undo(Trouble::Redo(why))
+            }
+            Err(Trouble::Refused(why) | Trouble::Redo(why)) => {
+                self.ill(why);
+                self.retry_at = Instant::now() + AGAIN;
+                Ok(())
+            }
+        }
+    }
+
+    fn read_again(&mut self) -> Result<(), Trouble> {
+        let without = self.parts.iter().filter(|part| part.lane.is_none());
+        let list: Vec<Partition> = without.map(|part| (part.topic.to_string(), part.number)).collect();
+        if list.is_empty() {
+            return Ok(());
+        }
+        let redo = |why: Error| Trouble::Redo(why.to_string());
+        let positions = self.positions(&list).map_err(redo)?;
+        let mut begins = Vec::new();
+        for position in &positions {
+            let part = self.parts.iter_mut().find(|part| part.is(&(position.topic.clone(), position.number)));
+            let Some(part) = part else { continue };
+            if part.next != position.offset {
+                self.client
+                    .seek(&position.topic, position.number, Offset::Offset(position.offset), ASK)
+                    .map_err(|refused| redo(error::from_client("going back", &refused)))?;
+                part.next = position.offset;
+            }
+            if !position.committed {
+                begins.push((part.tenure, part.begin));
+            }
+        }
+        if !begins.is_empty() && self.settings.config.start == Start::Latest {
+            self.commit_begins(&begins)?;
+        }
+        for part in self.parts.iter_mut().filter(|part| part.lane.is_none()) {
+            let (work, dead, reports) = (self.work.clone(), part.dead.clone(), self.reporter.clone());
+            part.lane = Some(Lane::start(&self.runtime, work, dead, part.tenure, reports));
+        }
+        Ok(())
+    }
+
+    /// An offset was not there any more: goes on with the first record that is there.
+    pub(super) fn mend_positions(&mut self) -> Result<(), Error> {
+        for place in 0..self.parts.len() {
+            let part = &self.parts[place];
+            let (low, high) = self.bounds(&part.topic, part.number)?;
+            if (low..=high).contains(&part.next) {
+                continue;
+            }
+            // Beyond the end the partition was made anew or cut, and begins at its beginning.
+            self.client
+                .seek(&part.topic, part.number, Offset::Offset(low), ASK)
+                .map_err(|refused| error::from_client("going on after a gap", &refused))?;
+            let gap = format!("records {} to {low} of {}/{} are gone", part.next, part.topic, part.number);
+            self.parts[place].next = low;
+            self.summary.gaps += 1;
+            self.ill(gap);
+        }
+        Ok(())
+    }
+}
