@@ -182,6 +182,8 @@ offsets.topic.num.partitions = 4
 transaction.state.log.replication.factor = 1
 transaction.state.log.min.isr = 1
 transaction.state.log.num.partitions = 4
+# A transaction that nobody ends is looked for so often.
+transaction.abort.timed.out.transaction.cleanup.interval.ms = 500
 group.initial.rebalance.delay.ms = 0
 group.min.session.timeout.ms = 500
 group.consumer.heartbeat.interval.ms = 500

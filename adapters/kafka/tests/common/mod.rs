@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(unreachable_pub, reason = "shared by several binaries")]
 
+pub mod child;
+pub mod copying;
 pub mod raw;
 pub mod suite;
 
