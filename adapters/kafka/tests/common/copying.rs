@@ -98,14 +98,20 @@ impl Place {
     pub async fn fill(&self, topic: &str, partitions: i32, bodies: impl Iterator<Item = String>) {
         let producer: FutureProducer =
             self.config().set("enable.idempotence", "true").set("linger.ms", "5").create().unwrap();
-        let mut sent = Vec::new();
-        for (partition, body) in (0..partitions).cycle().zip(bodies) {
-            let record: FutureRecord<'_, [u8], str> = FutureRecord::to(topic).payload(&body);
-            let record = record.partition(partition);
-            sent.push(producer.send_result(record).unwrap_or_else(|(refused, _)| panic!("{refused}")));
-        }
-        for one in sent {
-            one.await.unwrap().unwrap();
+        let (mut sent, mut turn) = (Vec::new(), (0..partitions).cycle().zip(bodies));
+        loop {
+            // No more at once than the client's queue takes.
+            for (partition, body) in turn.by_ref().take(20_000) {
+                let record: FutureRecord<'_, [u8], str> = FutureRecord::to(topic).payload(&body);
+                let record = record.partition(partition);
+                sent.push(producer.send_result(record).unwrap_or_else(|(refused, _)| panic!("{refused}")));
+            }
+            if sent.is_empty() {
+                return;
+            }
+            for one in sent.drain(..) {
+                one.await.unwrap().unwrap();
+            }
         }
     }
 
