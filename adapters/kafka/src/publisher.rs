@@ -1,8 +1,8 @@
 //! Sending, each message confirmed.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,7 +19,8 @@ use crate::{error, records};
 /// A producer that waits for every message until all replicas in sync have it.
 #[derive(Clone)]
 pub(crate) struct Producer {
-    producer: FutureProducer<Quiet>,
+    /// Another one after an error that the client cannot go on after.
+    current: Arc<Mutex<FutureProducer<Quiet>>>,
     quiet: Quiet,
     config: Arc<Config>,
 }
@@ -34,7 +35,24 @@ impl Producer {
     pub(crate) fn new(config: Arc<Config>) -> Result<Self, Error> {
         let quiet = Quiet::default();
         let producer = client::create(&config.producer(), quiet.clone())?;
-        Ok(Self { producer, quiet, config })
+        Ok(Self { current: Arc::new(Mutex::new(producer)), quiet, config })
+    }
+
+    fn current(&self) -> FutureProducer<Quiet> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What made this client stop for ever, if it has; the next message goes through a new one.
+    fn replace(&self, stopped: &FutureProducer<Quiet>) -> Option<KafkaError> {
+        let (code, _) = stopped.client().fatal_error()?;
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of those who fail together only the first one replaces it.
+        if current.client().fatal_error().is_some()
+            && let Ok(next) = client::create(&self.config.producer(), self.quiet.clone())
+        {
+            *current = next;
+        }
+        Some(KafkaError::MessageProduction(code))
     }
 
     /// Sends a message and returns when it is stored. A future that is dropped leaves that
@@ -48,7 +66,8 @@ impl Producer {
         record.payload = message.payload().map(|bytes| &**bytes);
         record.key = message.key().map(|bytes| &**bytes);
         record.headers = records::headers_of(message);
-        let mut sending = pin!(self.producer.send(record, self.config.publish_timeout));
+        let producer = self.current();
+        let mut sending = pin!(producer.send(record, self.config.publish_timeout));
         // The client has it after the first poll.
         let sent = poll_immediate(&mut sending).await;
         failpoint!("kafka.published");
@@ -58,7 +77,10 @@ impl Producer {
         };
         match sent {
             Ok(_) => Ok(()),
-            Err((refused, _)) => Err(self.explain(topic, message, &refused)),
+            Err((refused, _)) => {
+                let why = self.replace(&producer).unwrap_or(refused);
+                Err(self.explain(topic, message, &why))
+            }
         }
     }
 
@@ -97,7 +119,7 @@ impl Producer {
 
     /// Waits until everything is confirmed or given up, at most so long.
     pub(crate) async fn flush(&self, limit: Duration) {
-        let producer = self.producer.clone();
+        let producer = self.current();
         let flushed = client::blocking(move || {
             producer.flush(limit).map_err(|refused| error::from_client("flushing", &refused))
         });
@@ -119,7 +141,7 @@ impl Producer {
         let (this, topic) = (self.clone(), topic.map(str::to_owned));
         client::blocking(move || {
             let limit = this.config.connect_timeout;
-            match this.producer.client().fetch_metadata(topic.as_deref(), limit) {
+            match this.current().client().fetch_metadata(topic.as_deref(), limit) {
                 Ok(found) => read(found.topics().first()),
                 Err(_) => Err(this.quiet.said.explain(&this.config, limit)),
             }
