@@ -195,6 +195,6 @@ impl Capabilities {
 
     /// How this broker's messages are named.
     pub(crate) const fn identity(self) -> Identity {
-        if self.log { Identity::Position { epoch: 0 } } else { Identity::Content }
+        if self.log { Identity::Position } else { Identity::Content }
     }
 }

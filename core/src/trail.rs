@@ -123,13 +123,10 @@ pub struct Trail {
 /// Whether a position (log) or the content (queue) names a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// Partition and offset of the origin, or where it has one the name of the place where
-    /// the message was stored first. `epoch` separates a topic from one that was
-    /// deleted and created again under the same name.
-    Position {
-        /// The declared epoch of the topic; 0 unless it was recreated.
-        epoch: u32,
-    },
+    /// Topic, partition, offset and timestamp of the origin, or where it has one the name of
+    /// the place where the message was stored first. The timestamp, which a log keeps with
+    /// the message, tells a topic from one that was deleted and made again under its name.
+    Position,
     /// Message id, body, and the id of the dead letter it is a replay of.
     Content,
 }
@@ -243,19 +240,18 @@ fn fresh_id(
     part(kind.as_bytes());
     let origin = message.origin();
     match (identity, &origin.first_stored, origin.partition, origin.offset) {
-        (Identity::Position { epoch }, Some(name), _, _) => {
+        (Identity::Position, Some(name), _, _) => {
             part(b"first stored");
             part(name.as_bytes());
-            part(&epoch.to_be_bytes());
             // Tools that replay a dead letter keep the name; the replay is a new message.
             part(dead_letter.unwrap_or_default().as_bytes());
         }
-        (Identity::Position { epoch }, None, Some(partition), Some(offset)) => {
+        (Identity::Position, None, Some(partition), Some(offset)) => {
             part(b"position");
             part(origin.topic.as_bytes());
             part(&partition.to_be_bytes());
             part(&offset.to_be_bytes());
-            part(&epoch.to_be_bytes());
+            part(&message.timestamp().map_or(0, millis).to_be_bytes());
         }
         _ => {
             part(b"content");
@@ -347,13 +343,16 @@ mod tests {
 
     #[test]
     fn a_position_names_a_message_on_a_log() {
-        let at = |offset, epoch| {
-            let parts = Parts { origin: Origin::new("kafka", "orders").at(0, offset), ..Parts::default() };
+        let at = |offset, written| {
+            let origin = Origin::new("kafka", "orders").at(0, offset);
+            let timestamp = Some(UNIX_EPOCH + Duration::from_millis(written));
+            let parts = Parts { origin, timestamp, ..Parts::default() };
             let (consumer, kind) = names();
-            Trail::read(&Message::from(parts), &consumer, &kind, Identity::Position { epoch }).id
+            Trail::read(&Message::from(parts), &consumer, &kind, Identity::Position).id
         };
         assert_eq!(at(1, 0), at(1, 0));
         assert_ne!(at(1, 0), at(2, 0));
+        // The topic was made again.
         assert_ne!(at(1, 0), at(1, 1));
     }
 
@@ -363,7 +362,7 @@ mod tests {
             let origin = Origin::new("rocketmq", topic).at(0, offset).first_stored(first);
             let (consumer, kind) = names();
             let message = Message::from(Parts { origin, ..Parts::default() });
-            Trail::read(&message, &consumer, &kind, Identity::Position { epoch: 0 })
+            Trail::read(&message, &consumer, &kind, Identity::Position)
         };
         let first = stored("orders", 7, "7F00");
         assert_eq!(first.id, stored("%RETRY%points", 1, "7F00").id);
@@ -377,7 +376,7 @@ mod tests {
             &first.dead_letter(&failed, Class::System, "broken", 100),
             &consumer,
             &kind,
-            Identity::Position { epoch: 0 },
+            Identity::Position,
         );
         assert_ne!(replay.id, first.id);
         assert_eq!(replay.replays, 1);

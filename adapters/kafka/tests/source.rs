@@ -228,7 +228,7 @@ async fn rungs() {
                     delivery.message(),
                     &consumer,
                     &"kind".into(),
-                    Identity::Position { epoch: 0 },
+                    Identity::Position,
                 );
                 trail.attempt = 1;
                 begun.insert(body, Instant::now());

@@ -15,7 +15,7 @@ use oncemq_memory::MemoryBroker;
 use tokio::time::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
-const POSITION: Identity = Identity::Position { epoch: 0 };
+const POSITION: Identity = Identity::Position;
 
 fn flags(deliveries: &[Delivery]) -> Vec<bool> {
     deliveries.iter().map(|delivery| delivery.facts().redelivered).collect()
