@@ -164,12 +164,13 @@ impl Part {
         self.out
     }
 
-    /// Whether nothing new may be handed out whatever room there is: it has gone too far
-    /// ahead of its commit, or its next message waits for its time.
-    pub(crate) fn is_blocked(&self, now: SystemTime) -> bool {
-        self.is_ahead() || self.due(now).is_some()
+    /// Whether it cannot go on for a while, whatever room there is and whatever is committed:
+    /// its next message waits for its time, or too much waits for one that does not finish.
+    pub(crate) fn is_stuck(&self, now: SystemTime) -> bool {
+        self.mark.len() >= REACH_MAX || self.due(now).is_some()
     }
 
+    /// Whether nothing more may be handed out before a commit.
     fn is_ahead(&self) -> bool {
         self.ahead >= self.told.reach
     }
@@ -194,7 +195,7 @@ impl Part {
             self.out += 1;
             return Some((held.message, held.redelivered));
         }
-        while !self.is_blocked(now) {
+        while !self.is_ahead() && self.due(now).is_none() {
             let message = self.fetched.pop_front()?;
             let wanted = self.mark.begin(message.origin().offset?);
             let suspect = self.suspects > 0;

@@ -30,7 +30,7 @@ const QUICK_TICK: Duration = Duration::from_millis(2);
 /// Messages taken from the client before they are handed on.
 const BATCH: usize = 256;
 /// Messages that a partition which cannot go on may have waiting.
-const BLOCKED_MAX: usize = 64;
+const STUCK_MAX: usize = 64;
 /// How long a full buffer is waited for before the client is told to fetch nothing.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Between two questions whether the broker is back.
@@ -174,9 +174,9 @@ impl Poller {
         let mut state = self.shared.state();
         let (mut pause, mut resume) = (Vec::new(), Vec::new());
         for part in state.held_mut().filter(|part| part.member == self.member) {
-            let (waiting, blocked) = (part.waiting(), part.is_blocked(now) || part.stage != Stage::Held);
-            let stop = full && waiting > 0 || blocked && waiting >= BLOCKED_MAX;
-            let go = !full && (!blocked || waiting < BLOCKED_MAX / 2);
+            let (waiting, stuck) = (part.waiting(), part.is_stuck(now) || part.stage != Stage::Held);
+            let stop = full && waiting > 0 || stuck && waiting >= STUCK_MAX;
+            let go = !full && (!stuck || waiting < STUCK_MAX / 2);
             if stop && !part.paused {
                 part.paused = true;
                 pause.push(name(part));
