@@ -11,30 +11,21 @@ mod deliveries;
 mod driver;
 mod group;
 mod lane;
+mod launch;
+mod part;
 mod settings;
 mod unit;
 mod writer;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::mpsc::channel;
-use std::thread::Builder;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use oncemq_core::{Context, Error, ErrorKind, Failure, Health, Message, RetryPolicy, Shutdown, Topology};
-use rdkafka::consumer::Consumer;
-use tokio::sync::{oneshot, watch};
+use oncemq_core::{Context, Error, Failure, Health, Message, RetryPolicy, Shutdown, Topology};
+use tokio::sync::watch;
 
-use crate::client;
 use crate::config::Config;
-use crate::error;
-use crate::records::Reader;
-use crate::source::context;
-use driver::Driver;
-use lane::{Step, Work};
-use settings::Settings;
-use writer::Writer;
+use lane::Step;
 
 /// Reads topics, runs a handler for each record, and writes what it returns to topics of the
 /// same cluster: exactly once.
@@ -241,6 +232,7 @@ impl Pipeline {
     /// Stopping starts no handler any more, lets running ones finish within the grace, and
     /// commits what is finished. A second stop, and dropping the future, abort the open
     /// transaction: its records are run again. No case loses a record or doubles an output.
+    /// While the broker does not answer a stop may take as long as `transaction_timeout`.
     ///
     /// The handler gets each record with what is known about the run. Its future may be
     /// dropped at any await.
@@ -261,76 +253,4 @@ impl Pipeline {
         health.send_replace(Health::Down(reason));
         ran
     }
-
-    async fn start(mut self, step: Arc<Step>) -> Result<PipelineSummary, Error> {
-        let settings = Arc::new(self.settings()?);
-        settings.prepare(self.topology, &self.outputs).await?;
-        let shutdown = match self.shutdown.take() {
-            Some(shutdown) => shutdown,
-            None => Shutdown::on_signals()?,
-        };
-        let gone = Arc::new(Gone::default());
-        let work = Work { name: self.name.clone(), step, policy: self.policy, timeout: self.timeout };
-        let driver = driver(settings, Arc::new(work), shutdown, gone.0.clone(), self.health)?;
-        let (end, ended) = oneshot::channel();
-        Builder::new()
-            .name("oncemq-kafka pipeline".to_owned())
-            .spawn(move || end.send(driver.run()))
-            .map_err(|failed| {
-                Error::with_source(ErrorKind::Internal, "a thread cannot be started", failed)
-            })?;
-        ended.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "the pipeline's thread is gone")))
-    }
-}
-
-/// Tells the thread when nobody waits for it any more.
-#[derive(Debug, Default)]
-struct Gone(Arc<AtomicBool>);
-
-impl Drop for Gone {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
-
-/// Makes the clients and joins the group.
-fn driver(
-    settings: Arc<Settings>,
-    work: Arc<Work>,
-    shutdown: Shutdown,
-    gone: Arc<AtomicBool>,
-    health: watch::Sender<Health>,
-) -> Result<Driver, Error> {
-    let client: context::Client = client::create(&settings.consumer(), context::Context::default())?;
-    let (config, id) = (settings.config.clone(), settings.transactional_id());
-    let writer = Writer::new(config, id, settings.transaction_timeout, gone.clone())?;
-    let topics: Vec<&str> = settings.topics.iter().map(|names| &*names.work).collect();
-    client.subscribe(&topics).map_err(|refused| error::from_client("subscribing", &refused))?;
-    let (reporter, reports) = channel();
-    Ok(Driver {
-        client: Arc::new(client),
-        settings,
-        runtime: tokio::runtime::Handle::current(),
-        work,
-        writer,
-        shutdown,
-        gone,
-        health,
-        reports,
-        reporter,
-        arrived: Arc::default(),
-        reader: Reader::default(),
-        parts: Vec::new(),
-        tenures: 0,
-        unit: None,
-        singly: 0,
-        aborts: 0,
-        retry_at: Instant::now(),
-        joined: false,
-        assigning: None,
-        leaving: None,
-        stopping: None,
-        ill_since: None,
-        summary: PipelineSummary::default(),
-    })
 }

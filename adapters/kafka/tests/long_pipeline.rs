@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use common::KAFKA;
 use common::child::{Job, was_child};
-use common::copying::{Level, Place, assert_once};
+use common::copying::{Copying, Level, Place, assert_once, copy_to};
+use oncemq_kafka::KafkaBroker;
 use oncemq_test_kit::{Instance, millis, secs, test, unique, until};
 use tokio::time::{Instant, sleep};
 
@@ -25,14 +26,23 @@ fn main() {
         return;
     }
     KAFKA.main_alone("pipeline", true, |instance| {
-        vec![test("a_copy_under_kills_of_processes_and_broker_doubles_nothing", || copy(instance))]
+        let other = instance.clone();
+        vec![
+            test("a_stop_while_the_broker_is_away_ends_in_time", || stop_without_broker(other)),
+            test("a_copy_under_kills_of_processes_and_broker_doubles_nothing", || copy(instance)),
+        ]
     });
+}
+
+/// Members that are gone are missed soon.
+fn url(instance: &Instance) -> String {
+    format!("{}?session.timeout.ms=2000&heartbeat.interval.ms=500", instance.url())
 }
 
 async fn copy(instance: Arc<Instance>) {
     let place = Place::at(&instance.url());
     let job = Job {
-        url: format!("{}?session.timeout.ms=2000&heartbeat.interval.ms=500", instance.url()),
+        url: url(&instance),
         name: unique("copy"),
         from: unique("from"),
         to: unique("to"),
@@ -84,4 +94,35 @@ async fn copy(instance: Arc<Instance>) {
     let written = place.read(&job.to, Level::Written).len();
     println!("{} outputs were written and aborted", written - RECORDS);
     assert!(written > RECORDS, "no transaction was ever cut");
+}
+
+async fn stop_without_broker(instance: Arc<Instance>) {
+    let (place, url) = (Place::at(&instance.url()), url(&instance));
+    let (name, from, to) = (unique("away"), unique("from"), unique("to"));
+    place.create(&from, 1, &[]).await;
+    place.create(&to, 1, &[]).await;
+    let begin = async || {
+        let pipeline = KafkaBroker::from_url(&url).unwrap().pipeline(name.as_str()).topic(from.as_str());
+        Copying::start(pipeline.interval(secs(4)), copy_to(&to)).await
+    };
+    let mut running = begin().await;
+    let wanted: Vec<_> = (0..100).map(|n| n.to_string()).collect();
+    place.fill(&from, 1, wanted.iter().cloned()).await;
+    until("it is written", secs(20), async || place.read(&to, Level::Written).len() == 100).await;
+    instance.kill();
+    running.health.wait_for(|health| !health.is_up()).await.unwrap();
+    let (stop, stopped) = (Instant::now(), running.stop.clone());
+    let ended = tokio::spawn(running.task);
+    stopped.stop();
+    sleep(secs(1)).await;
+    // A second time: nothing is waited for.
+    stopped.stop();
+    let summary = ended.await.unwrap().unwrap().unwrap();
+    println!("ended {:?} after the first stop: {summary:?}", stop.elapsed());
+    assert!(stop.elapsed() < secs(15) && summary.handled == 0, "{:?} {summary:?}", stop.elapsed());
+    instance.again();
+    let running = begin().await;
+    until("all is committed", secs(60), async || place.committed(&name, &from) == 100).await;
+    running.stop().await;
+    assert_once(&place.read(&to, Level::Committed), &wanted);
 }

@@ -6,18 +6,21 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use oncemq_core::fate::Run;
-use oncemq_core::{Error, ErrorKind, Health, Shutdown};
+use oncemq_core::{Error, ErrorKind, Health};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::Message as _;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::group::{Leaving, Part};
+use super::PipelineSummary;
+use super::group::Leaving;
 use super::lane::{Done, Job, Report, Work};
+use super::launch::End;
+use super::part::Part;
+use super::settings::Settings;
 use super::unit::Unit;
 use super::writer::{Trouble, Writer};
-use super::{PipelineSummary, Settings};
 use crate::error;
 use crate::records::Reader;
 use crate::source::context::{Client, Partition, list_of, unassign};
@@ -28,6 +31,8 @@ const TICK: Duration = Duration::from_millis(20);
 const ROUND: Duration = Duration::from_millis(50);
 /// The bytes of records that lanes have, all together.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
+/// What the last abort may take: the broker ends by itself what is left open.
+const LAST_ABORT: Duration = Duration::from_secs(1);
 /// Between two questions whether the broker is back.
 const PROBE: Duration = Duration::from_secs(1);
 
@@ -37,9 +42,7 @@ pub(super) struct Driver {
     pub(super) runtime: Handle,
     pub(super) work: Arc<Work>,
     pub(super) writer: Writer,
-    pub(super) shutdown: Shutdown,
-    /// Nobody waits for the pipeline any more.
-    pub(super) gone: Arc<AtomicBool>,
+    pub(super) end: End,
     pub(super) health: watch::Sender<Health>,
     pub(super) reports: Receiver<Report>,
     pub(super) reporter: Sender<Report>,
@@ -89,15 +92,11 @@ impl Driver {
         Ok(())
     }
 
-    fn is_cut(&self) -> bool {
-        self.gone.load(SeqCst) || self.shutdown.is_ending()
-    }
-
     fn is_over(&mut self) -> bool {
-        if self.is_cut() {
+        if self.end.is_here() {
             return true;
         }
-        if self.stopping.is_none() && self.shutdown.is_stopping() {
+        if self.stopping.is_none() && self.end.is_near() {
             self.stopping = Some(Instant::now() + self.settings.grace);
             self.parts.iter().for_each(Part::stop);
         }
@@ -108,14 +107,14 @@ impl Driver {
     fn finish(mut self, worked: Result<(), Error>) -> Result<PipelineSummary, Error> {
         self.parts.iter_mut().for_each(|part| part.lane = None);
         let mut ended = worked;
-        if ended.is_ok() && !self.is_cut() {
+        if ended.is_ok() && !self.end.is_here() {
             // What cannot be committed now is run again by whoever comes next.
             if let Err(Trouble::End(error)) = self.close() {
                 ended = Err(error);
             }
         }
         if self.unit.take().is_some() {
-            self.writer.abort();
+            self.writer.abort(LAST_ABORT);
             self.summary.aborted += 1;
         }
         let Self { client, parts, writer, summary, leaving, assigning, .. } = self;

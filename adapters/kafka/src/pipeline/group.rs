@@ -3,96 +3,25 @@
 //! A unit is closed or aborted before any partition goes, so a partition whose records are in
 //! a unit has been held since they were read.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use oncemq_core::{Error, ErrorKind, Origin};
+use oncemq_core::{Error, ErrorKind};
 use rdkafka::consumer::Consumer;
-use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::driver::Driver;
-use super::lane::{Failed, Lane, Report};
+use super::lane::{Lane, Report};
+use super::part::Part;
 use super::writer::Trouble;
 use crate::config::Start;
 use crate::error;
-use crate::source::context::{Change, Context, Partition, assign, list_of, unassign};
+use crate::source::context::{Change, Partition, assign, list_of, unassign};
 
 /// The longest a question to the broker may keep the thread from polling.
 const ASK: Duration = Duration::from_secs(5);
 /// The wait after a question that was not answered.
 const AGAIN: Duration = Duration::from_millis(200);
-
-/// A partition, while it is ours.
-pub(super) struct Part {
-    pub(super) topic: Arc<str>,
-    pub(super) number: i32,
-    dead: Arc<str>,
-    pub(super) origin: Origin,
-    pub(super) queue: PartitionQueue<Context>,
-    /// Names this reading of it: what is said of an older one is void.
-    pub(super) tenure: u64,
-    /// Where it begins if nothing is committed.
-    begin: i64,
-    /// The next offset to take from the client.
-    next: i64,
-    /// Sizes of the records that the lane has.
-    waiting: VecDeque<usize>,
-    pub(super) bytes: usize,
-    /// None: its position is to be read from the broker.
-    pub(super) lane: Option<Lane>,
-    /// The last failure of the record at this offset.
-    pub(super) failed: Option<(i64, Failed)>,
-}
-
-impl Part {
-    fn is(&self, (topic, number): &Partition) -> bool {
-        self.number == *number && *self.topic == **topic
-    }
-
-    pub(super) fn stop(&self) {
-        self.lane.iter().for_each(Lane::stop);
-    }
-
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Whether it is worth asking for more.
-    pub(super) fn wants(&self, room: usize, bytes: usize) -> bool {
-        let runs = self.lane.as_ref().is_some_and(|lane| !lane.is_stopping());
-        runs && self.waiting.len() <= room / 2 && self.bytes < bytes
-    }
-
-    /// Takes in a record. Returns whether it is one to run.
-    pub(super) fn enter(&mut self, offset: i64, size: usize) -> bool {
-        if offset < self.next {
-            return false;
-        }
-        self.next = offset.saturating_add(1);
-        self.waiting.push_back(size);
-        self.bytes += size;
-        true
-    }
-
-    pub(super) fn leave(&mut self) {
-        self.bytes -= self.waiting.pop_front().unwrap_or(0);
-    }
-
-    pub(super) fn failed_at(&self, offset: i64) -> Option<Failed> {
-        let (_, failed) = self.failed.as_ref().filter(|(at, _)| *at == offset)?;
-        Some(failed.clone())
-    }
-
-    fn forget(&mut self, tenure: u64) {
-        self.tenure = tenure;
-        self.lane = None;
-        self.waiting.clear();
-        self.bytes = 0;
-    }
-}
 
 /// Partitions that go.
 pub(super) struct Leaving {
@@ -184,20 +113,7 @@ impl Driver {
                 .add_partition_offset(&names.work, position.number, Offset::Offset(position.offset))
                 .map_err(|refused| error::from_client("assigning partitions", &refused))?;
             self.tenures += 1;
-            parts.push(Part {
-                topic: names.work.clone(),
-                number: position.number,
-                dead: names.dead.clone(),
-                origin: Origin::new("kafka", names.work.clone()),
-                queue,
-                tenure: self.tenures,
-                begin: position.offset,
-                next: position.offset,
-                waiting: VecDeque::new(),
-                bytes: 0,
-                lane: None,
-                failed: None,
-            });
+            parts.push(Part::new(names, position.number, queue, self.tenures, position.offset));
         }
         assign(&self.client, &assigned)
             .map_err(|refused| error::from_client("assigning partitions", &refused))?;

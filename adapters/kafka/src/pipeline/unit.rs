@@ -131,7 +131,7 @@ impl Driver {
         let records = unit.map_or_else(Vec::new, |unit| unit.records);
         match trouble {
             Trouble::End(error) => {
-                self.writer.abort();
+                self.writer.abort(self.settings.transaction_timeout);
                 return Err(error);
             }
             Trouble::Refused(why) => {
@@ -149,7 +149,7 @@ impl Driver {
                 self.rewind_in(wait);
             }
         }
-        self.writer.abort();
+        self.writer.abort(self.settings.transaction_timeout);
         Ok(())
     }
 

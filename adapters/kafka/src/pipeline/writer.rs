@@ -1,7 +1,6 @@
 //! The transactional producer, and what its errors mean.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use oncemq_core::{Error, ErrorKind, Message};
@@ -11,6 +10,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseRecord, Producer as _, ThreadedProducer};
 
 use super::deliveries::Deliveries;
+use super::launch::End;
 use crate::config::Config;
 use crate::{client, error, records};
 
@@ -45,8 +45,7 @@ pub(super) struct Writer {
     config: Arc<Config>,
     id: String,
     timeout: Duration,
-    /// Nobody waits for anything any more.
-    gone: Arc<AtomicBool>,
+    end: End,
     state: State,
 }
 
@@ -58,13 +57,8 @@ enum State {
 
 impl Writer {
     /// Connects to nothing yet, but refuses settings that the client refuses.
-    pub(super) fn new(
-        config: Arc<Config>,
-        id: String,
-        timeout: Duration,
-        gone: Arc<AtomicBool>,
-    ) -> Result<Self, Error> {
-        let mut writer = Self { config, id, timeout, gone, state: State::None };
+    pub(super) fn new(config: Arc<Config>, id: String, timeout: Duration, end: End) -> Result<Self, Error> {
+        let mut writer = Self { config, id, timeout, end, state: State::None };
         writer.state = State::Starting(writer.make()?);
         Ok(writer)
     }
@@ -141,7 +135,7 @@ impl Writer {
                 Err(failed) => failed,
             };
             let full = matches!(failed, KafkaError::MessageProduction(Code::QueueFull));
-            if full && Instant::now() < end && !self.gone.load(SeqCst) {
+            if full && Instant::now() < end && !self.end.is_here() {
                 record = back;
                 std::thread::sleep(PAUSE);
                 continue;
@@ -165,7 +159,7 @@ impl Writer {
         let end = Instant::now() + self.timeout * 2;
         let deliveries = producer.client().context();
         while !deliveries.wait(SLICE / 10) {
-            if Instant::now() >= end || self.gone.load(SeqCst) {
+            if Instant::now() >= end || self.end.is_here() {
                 self.state = State::None;
                 return Err(Trouble::Redo("outputs were not confirmed in time".to_owned()));
             }
@@ -218,23 +212,24 @@ impl Writer {
 
     pub(super) fn commit(&mut self) -> Result<(), Trouble> {
         let producer = self.producer()?;
-        let committed = self.persist(|| producer.commit_transaction(SLICE));
+        let committed = self.persist(self.timeout * 2, || producer.commit_transaction(SLICE));
         committed.map_err(|failed| self.judge("committing a transaction", &failed))
     }
 
-    /// Ends an open transaction without effect. If that fails the next producer does it.
-    pub(super) fn abort(&mut self) {
+    /// Ends an open transaction without effect. If that fails within the limit the next
+    /// producer does it, or the broker.
+    pub(super) fn abort(&mut self, limit: Duration) {
         let State::Ready(producer) = &self.state else { return };
-        let end = Instant::now() + BEFORE_ABORT;
+        let end = Instant::now() + BEFORE_ABORT.min(limit);
         while !producer.client().context().wait(SLICE / 10) && Instant::now() < end {}
-        if self.persist(|| producer.abort_transaction(SLICE)).is_err() {
+        if self.persist(limit, || producer.abort_transaction(SLICE)).is_err() {
             self.state = State::None;
         }
     }
 
     /// Calls again what the client wants to be called again.
-    fn persist(&self, call: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
-        let end = Instant::now() + self.timeout * 2;
+    fn persist(&self, limit: Duration, call: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
+        let end = Instant::now() + limit;
         loop {
             let called = call();
             let again = match &called {
@@ -242,7 +237,7 @@ impl Writer {
                 Err(KafkaError::Flush(_)) => true,
                 _ => false,
             };
-            if !again || Instant::now() >= end || self.gone.load(SeqCst) {
+            if !again || Instant::now() >= end || self.end.is_here() {
                 return called;
             }
             std::thread::sleep(PAUSE);
