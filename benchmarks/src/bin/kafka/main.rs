@@ -67,7 +67,7 @@ fn ratio(
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let started = Instant::now();
-        let topic = Topic::filled(filled).await?;
+        let topic = Topic::filled(filled, work == Work::Sleeping).await?;
         // Neither the first connection nor the first allocations are what is measured.
         first.rate(&topic, first_count / 10, work).await?;
         let mut ratios = Vec::new();
@@ -92,7 +92,7 @@ fn rate(messages: usize, which: Loop) -> Result<f64, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let started = Instant::now();
-        let topic = Topic::filled(messages).await?;
+        let topic = Topic::filled(messages, true).await?;
         let mut rates = Vec::new();
         while rates.len() < PAIRS && (rates.is_empty() || started.elapsed() < LATEST) {
             rates.push(which.rate(&topic, messages, Work::Ready).await?);

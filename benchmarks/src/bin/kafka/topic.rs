@@ -25,7 +25,8 @@ pub(crate) struct Topic {
 }
 
 impl Topic {
-    pub(crate) async fn filled(messages: usize) -> Result<Self, Box<dyn Error>> {
+    /// With this many messages, which have keys and ids where those are what is measured.
+    pub(crate) async fn filled(messages: usize, named: bool) -> Result<Self, Box<dyn Error>> {
         let url = std::env::var("ONCEMQ_KAFKA_URL")
             .map_err(|_| "ONCEMQ_KAFKA_URL names no broker; scripts/bench starts one and sets it")?;
         let place = url.trim_start_matches("kafka://");
@@ -38,7 +39,11 @@ impl Topic {
         let publisher = Arc::new(KafkaBroker::from_url(&topic.url)?.publisher().await?);
         let sends = (0..messages).map(|n| {
             let (publisher, name) = (publisher.clone(), topic.name.clone());
-            let message = Message::new(&BODY[..]).with_key((n % KEYS).to_string()).with_id(n.to_string());
+            let plain = Message::new(&BODY[..]);
+            let message = match named {
+                true => plain.with_key((n % KEYS).to_string()).with_id(n.to_string()),
+                false => plain,
+            };
             async move { publisher.publish(&name, &message).await }
         });
         stream::iter(sends).buffer_unordered(WINDOW).try_collect::<()>().await?;
