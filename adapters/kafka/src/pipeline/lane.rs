@@ -185,7 +185,7 @@ impl Runner {
 
 impl Runner {
     fn dead_letter(&self, message: &Message, failed: &Failed) -> Output {
-        let identity = Identity::Position { epoch: 0 };
+        let identity = Identity::Position;
         let mut trail = Trail::read(message, &self.work.name, &message.origin().topic, identity);
         trail.attempt = failed.attempt;
         let reject = Reject::new(failed.class, trail, failed.reason.as_str());
