@@ -43,7 +43,8 @@ fn main() {
             add("kf5_killed_while_the_first_of_many_is_at_work", kafka, |s| Box::pin(first_of_many(s)));
         }
     }
-    suite::main(tests, 4)
+    // They wait most of the time.
+    suite::main(tests, 6)
 }
 
 type Body = std::pin::Pin<Box<dyn Future<Output = ()>>>;
