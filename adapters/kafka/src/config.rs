@@ -146,6 +146,9 @@ impl Config {
         };
         // The client's own buffer beside ours.
         unless_set("queued.max.messages.kbytes", "16384");
+        // When that buffer is full, the client waits so long before it looks again; a second of
+        // its own accord.
+        unless_set("fetch.queue.backoff.ms", "10");
         if self.options.get("group.protocol").is_none_or(|name| name != "consumer") {
             // Partitions that stay are not interrupted by those that move.
             unless_set("partition.assignment.strategy", "cooperative-sticky");

@@ -29,6 +29,15 @@ pub(crate) struct Reader {
 impl Reader {
     /// A message from a record of the partition that `origin` names.
     pub(crate) fn read(&mut self, record: &BorrowedMessage<'_>, origin: &Origin) -> Message {
+        let mut parts = self.parts(record);
+        parts.origin = origin.clone().at(record.partition(), record.offset());
+        parts.into()
+    }
+
+    /// What the record itself says of a message; its origin has no name yet. The message is
+    /// made where it is used: memory that one thread takes and another gives back is what
+    /// threads wait for each other for.
+    pub(crate) fn parts(&mut self, record: &BorrowedMessage<'_>) -> Parts {
         let mut parts = Parts::default();
         parts.payload = record.payload().map(|bytes| self.keep(bytes));
         parts.key = record.key().map(|bytes| self.keep(bytes));
@@ -37,7 +46,7 @@ impl Reader {
             .to_millis()
             .and_then(|millis| u64::try_from(millis).ok())
             .and_then(|millis| UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
-        parts.origin = origin.clone().at(record.partition(), record.offset());
+        (parts.origin.partition, parts.origin.offset) = (Some(record.partition()), Some(record.offset()));
         if let Some(headers) = record.headers() {
             for index in 0..headers.count() {
                 // The client panics at a name that is not UTF-8. It cannot be handed on, and
@@ -49,7 +58,7 @@ impl Reader {
                 }
             }
         }
-        parts.into()
+        parts
     }
 
     fn keep(&mut self, bytes: &[u8]) -> Bytes {

@@ -224,12 +224,8 @@ async fn rungs() {
         match begun.get(&body) {
             None => {
                 let consumer = bare.consumer.as_str().into();
-                let mut trail = Trail::read(
-                    delivery.message(),
-                    &consumer,
-                    &"kind".into(),
-                    Identity::Position,
-                );
+                let mut trail =
+                    Trail::read(delivery.message(), &consumer, &"kind".into(), Identity::Position);
                 trail.attempt = 1;
                 begun.insert(body, Instant::now());
                 delivery.ack(Ack::retry(delay, trail, "busy"));

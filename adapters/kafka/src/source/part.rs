@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use oncemq_core::{Message, Origin, Watermark};
+use oncemq_core::{Message, Origin, Parts, Watermark};
 use tokio::time::Instant;
 
 use super::metadata::Note;
@@ -24,7 +24,7 @@ pub(crate) struct Part {
     /// On a topic of a rung: how long its messages wait after they were written.
     rung: Option<Duration>,
     /// Broker and topic of its messages.
-    pub(crate) origin: Origin,
+    origin: Origin,
     /// The assignment; answers of older ones are void.
     pub(crate) epoch: u64,
     pub(crate) stage: Stage,
@@ -36,7 +36,7 @@ pub(crate) struct Part {
     /// What that commit said beside.
     told: Note,
     /// Fetched and not handed out yet.
-    fetched: VecDeque<Message>,
+    fetched: VecDeque<Parts>,
     /// Given back, to be handed out again, by offset.
     again: BTreeMap<i64, Held>,
     /// Waits for its time.
@@ -147,7 +147,7 @@ impl Part {
     }
 
     /// Takes in a message of the client. Returns whether it was kept.
-    pub(crate) fn fetched(&mut self, message: Message) -> bool {
+    pub(crate) fn fetched(&mut self, message: Parts) -> bool {
         let ours = matches!(self.stage, Stage::Opening | Stage::Held);
         if ours {
             self.fetched.push_back(message);
@@ -180,7 +180,7 @@ impl Part {
         let (rung, message) = (self.rung?, self.fetched.front()?);
         // The time of a record has no fractions of a millisecond.
         let rung = rung + Duration::from_millis(1);
-        let written = message.timestamp().unwrap_or(now);
+        let written = message.timestamp.unwrap_or(now);
         let wait = written.checked_add(rung)?.duration_since(now).ok()?;
         // A clock that runs ahead of ours must not hold a message for longer than asked.
         (!wait.is_zero()).then(|| wait.min(rung))
@@ -196,14 +196,16 @@ impl Part {
             return Some((held.message, held.redelivered));
         }
         while !self.is_ahead() && self.due(now).is_none() {
-            let message = self.fetched.pop_front()?;
-            let wanted = self.mark.begin(message.origin().offset?);
+            let mut parts = self.fetched.pop_front()?;
+            let offset = parts.origin.offset?;
+            let wanted = self.mark.begin(offset);
             let suspect = self.suspects > 0;
             self.suspects = self.suspects.saturating_sub(1);
             self.ahead += 1;
             if wanted {
                 self.out += 1;
-                return Some((message, suspect));
+                parts.origin = self.origin.clone().at(self.number, offset);
+                return Some((parts.into(), suspect));
             }
         }
         None
@@ -287,7 +289,7 @@ impl Part {
 
     /// The lowest offset that the client has not given yet.
     pub(crate) fn position(&self) -> i64 {
-        let last = self.fetched.back().and_then(|message| message.origin().offset);
+        let last = self.fetched.back().and_then(|parts| parts.origin.offset);
         last.map_or(self.mark.next(), |offset| offset + 1)
     }
 

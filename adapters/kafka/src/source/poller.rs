@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use oncemq_core::{Health, Message};
+use oncemq_core::{Health, Parts};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::commits::Request;
 use super::context::{Client, list_of};
-use super::part::{Member, Part, Place, Stage};
+use super::part::{Member, Part, Place};
 use super::rebalance::Rebalance;
 use super::shared::Shared;
 use crate::config::Config;
@@ -32,7 +32,7 @@ const BATCH: usize = 256;
 /// Messages that a partition which cannot go on may have waiting.
 const STUCK_MAX: usize = 64;
 /// How long a full buffer is waited for before the client is told to fetch nothing.
-const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two questions whether the broker is back.
 const PROBE: Duration = Duration::from_secs(1);
 
@@ -48,7 +48,7 @@ pub(crate) struct Poller {
     /// The most messages that are fetched and not handed out.
     pub(crate) buffer_max: usize,
     pub(crate) reader: Reader,
-    pub(crate) batch: Vec<(usize, Message)>,
+    pub(crate) batch: Vec<(usize, Parts)>,
     pub(crate) probed: Option<Instant>,
 }
 
@@ -101,8 +101,8 @@ impl Poller {
 
     fn take(&mut self, record: &BorrowedMessage<'_>) {
         // Of a partition that has left something may still be in the client.
-        if let Some((place, origin)) = self.rebalance.index().find(record.topic(), record.partition()) {
-            self.batch.push((place, self.reader.read(record, origin)));
+        if let Some(place) = self.rebalance.index().find(record.topic(), record.partition()) {
+            self.batch.push((place, self.reader.parts(record)));
         }
     }
 
@@ -174,7 +174,7 @@ impl Poller {
         let mut state = self.shared.state();
         let (mut pause, mut resume) = (Vec::new(), Vec::new());
         for part in state.held_mut().filter(|part| part.member == self.member) {
-            let (waiting, stuck) = (part.waiting(), part.is_stuck(now) || part.stage != Stage::Held);
+            let (waiting, stuck) = (part.waiting(), part.is_stuck(now));
             let stop = full && waiting > 0 || stuck && waiting >= STUCK_MAX;
             let go = !full && (!stuck || waiting < STUCK_MAX / 2);
             if stop && !part.paused {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use oncemq_core::{Error, Event, Health, Origin, Scope};
+use oncemq_core::{Error, Event, Health, Scope};
 use rdkafka::consumer::{Consumer, RebalanceProtocol};
 use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
@@ -310,7 +310,7 @@ fn bounds(client: &Client, topic: &str, number: i32) -> Result<(i64, i64), Error
 /// Where partitions are kept, for the thread that alone adds and removes them.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    entries: Vec<(Arc<str>, i32, usize, Origin)>,
+    entries: Vec<(Arc<str>, i32, usize)>,
     /// The last one found: messages come in runs.
     last: usize,
 }
@@ -319,19 +319,18 @@ impl Index {
     fn renew(&mut self, member: Member, parts: &[Option<Part>]) {
         let entry = |(place, part): (usize, &Option<Part>)| {
             let part = part.as_ref().filter(|part| part.member == member)?;
-            Some((part.topic.clone(), part.number, place, part.origin.clone()))
+            Some((part.topic.clone(), part.number, place))
         };
         self.entries = parts.iter().enumerate().filter_map(entry).collect();
         self.last = 0;
     }
 
-    /// The place of a partition, and the origin of its messages.
-    pub(crate) fn find(&mut self, topic: &str, number: i32) -> Option<(usize, &Origin)> {
-        let is_it = |entry: &(Arc<str>, i32, usize, Origin)| entry.1 == number && *entry.0 == *topic;
+    /// The place of a partition.
+    pub(crate) fn find(&mut self, topic: &str, number: i32) -> Option<usize> {
+        let is_it = |entry: &(Arc<str>, i32, usize)| entry.1 == number && *entry.0 == *topic;
         if !self.entries.get(self.last).is_some_and(is_it) {
             self.last = self.entries.iter().position(is_it)?;
         }
-        let (_, _, place, origin) = &self.entries[self.last];
-        Some((*place, origin))
+        Some(self.entries[self.last].2)
     }
 }
