@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use oncemq_core::{
-    Consumer, Context, Failure, Handler, Key, Message, Shutdown, TopicBuilder, Topology,
-};
+use oncemq_core::{Consumer, Context, Failure, Handler, Key, Message, Shutdown, TopicBuilder, Topology};
 use oncemq_idempotency::{Inbox, Tx};
 use oncemq_kafka::KafkaBroker;
 use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
-use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::config::FromClientConfig;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, StreamConsumer};
+use rdkafka::message::Message as _;
 use sqlx::Postgres;
 
 use crate::topic::Topic;
@@ -22,9 +21,11 @@ use crate::topic::Topic;
 pub(crate) enum Loop {
     /// Our consumer, unguarded.
     Ours { in_flight: usize },
-    /// The client, which stores each offset and commits by time.
+    /// The client in a task, which stores each offset and commits by time.
     Raw,
-    /// The same, which waits for each handler.
+    /// The same on a thread of its own, which can await no handler.
+    Thread,
+    /// The client in a task, which waits for each handler.
     OneByOne,
     /// Our consumer with an inbox.
     Inbox,
@@ -58,9 +59,14 @@ impl Loop {
             Loop::Inbox => with_inbox(topic, &group, messages).await,
             Loop::Raw => {
                 let (url, name) = (topic.url.clone(), topic.name.clone());
-                tokio::task::spawn_blocking(move || raw(&url, &name, &group, messages)).await?
+                // On a worker thread, as the tasks of our consumer are.
+                tokio::spawn(async move { in_task(&url, &name, &group, messages, Work::Ready).await }).await?
             }
-            Loop::OneByOne => one_by_one(topic, &group, messages, work).await,
+            Loop::Thread => {
+                let (url, name) = (topic.url.clone(), topic.name.clone());
+                tokio::task::spawn_blocking(move || on_thread(&url, &name, &group, messages)).await?
+            }
+            Loop::OneByOne => in_task(&topic.url, &topic.name, &group, messages, work).await,
         };
         let began = began.map_err(|error| -> Box<dyn Error> { error })?;
         Ok(messages as f64 / began.elapsed().as_secs_f64())
@@ -167,8 +173,12 @@ fn finished(began: &Began) -> Result<Instant, Failed> {
     began.ok_or_else(|| "no message came".into())
 }
 
-fn consumer(url: &str, topic: &str, group: &str) -> Result<BaseConsumer, Failed> {
-    let consumer: BaseConsumer = ClientConfig::new()
+fn consumer<T: FromClientConfig + rdkafka::consumer::Consumer>(
+    url: &str,
+    topic: &str,
+    group: &str,
+) -> Result<T, Failed> {
+    let consumer: T = ClientConfig::new()
         .set("bootstrap.servers", url.trim_start_matches("kafka://"))
         .set("group.id", group)
         .set("auto.offset.reset", "earliest")
@@ -179,39 +189,43 @@ fn consumer(url: &str, topic: &str, group: &str) -> Result<BaseConsumer, Failed>
     Ok(consumer)
 }
 
-fn next(consumer: &BaseConsumer) -> Result<BorrowedMessage<'_>, Failed> {
-    loop {
-        if let Some(polled) = consumer.poll(Duration::from_millis(100)) {
-            return Ok(polled?);
-        }
-    }
-}
-
-fn raw(url: &str, topic: &str, group: &str, messages: usize) -> Result<Instant, Failed> {
-    let consumer = consumer(url, topic, group)?;
+async fn in_task(
+    url: &str,
+    topic: &str,
+    group: &str,
+    messages: usize,
+    work: Work,
+) -> Result<Instant, Failed> {
+    let consumer: StreamConsumer = consumer(url, topic, group)?;
     let mut began = None;
     for _ in 0..messages {
-        let message = next(&consumer)?;
+        let message = consumer.recv().await?;
         began.get_or_insert_with(Instant::now);
         std::hint::black_box(message.payload());
-        consumer.store_offset_from_message(&message)?;
-    }
-    consumer.commit_consumer_state(CommitMode::Sync)?;
-    drop(consumer);
-    began.ok_or_else(|| "no message came".into())
-}
-
-async fn one_by_one(topic: &Topic, group: &str, messages: usize, work: Work) -> Result<Instant, Failed> {
-    let consumer = Arc::new(consumer(&topic.url, &topic.name, group)?);
-    let mut began = None;
-    for _ in 0..messages {
-        let message = tokio::task::block_in_place(|| next(&consumer))?;
-        began.get_or_insert_with(Instant::now);
         if work == Work::Sleeping {
             tokio::time::sleep(time_of(message.offset())).await;
         }
         consumer.store_offset_from_message(&message)?;
     }
     consumer.commit_consumer_state(CommitMode::Sync)?;
+    // The end of a client blocks its thread.
+    tokio::task::spawn_blocking(move || drop(consumer)).await?;
+    began.ok_or_else(|| "no message came".into())
+}
+
+fn on_thread(url: &str, topic: &str, group: &str, messages: usize) -> Result<Instant, Failed> {
+    let consumer: BaseConsumer = consumer(url, topic, group)?;
+    let mut began = None;
+    let mut done = 0;
+    while done < messages {
+        let Some(polled) = consumer.poll(Duration::from_millis(100)) else { continue };
+        let message = polled?;
+        began.get_or_insert_with(Instant::now);
+        std::hint::black_box(message.payload());
+        consumer.store_offset_from_message(&message)?;
+        done += 1;
+    }
+    consumer.commit_consumer_state(CommitMode::Sync)?;
+    drop(consumer);
     began.ok_or_else(|| "no message came".into())
 }

@@ -21,9 +21,11 @@ const LATEST: Duration = Duration::from_secs(35);
 /// An odd number of pairs has a middle.
 const PAIRS: usize = 15;
 
-/// Our rate over that of a loop on the client that stores the offset of each message and has
-/// them committed by time: 200 bytes, a handler that is ready at once.
+/// Our rate over that of a task that receives from the client, stores the offset of each
+/// message and has them committed by time: 200 bytes, a handler that is ready at once.
 const RAW: [&str; 1] = ["kafka.raw.ratio"];
+/// The same over a thread that polls the client and can await nothing.
+const THREAD: [&str; 1] = ["kafka.thread.ratio"];
 /// Our rate, in the order of keys, over that of a loop that handles one message after the
 /// other, which is the order of the partition: handlers of 0 to 5 ms, 2,000 keys, so many in
 /// flight.
@@ -34,15 +36,13 @@ const INBOX: [&str; 1] = ["kafka.inbox.rate"];
 
 fn main() -> ExitCode {
     oncemq_benchmarks::main(|printer| {
-        printer.group(&RAW, || {
-            let value = ratio(
-                200_000,
-                (Loop::Ours { in_flight: 1_000 }, 200_000),
-                (Loop::Raw, 200_000),
-                Work::Ready,
-            )?;
-            Ok(vec![Figure { name: RAW[0], value, unit: "x", floor: Floor::AtLeast(0.9) }])
-        })?;
+        for (names, other, floor) in [(&RAW, Loop::Raw, 0.9), (&THREAD, Loop::Thread, 0.0)] {
+            printer.group(names, || {
+                let ours = (Loop::Ours { in_flight: 1_000 }, 200_000);
+                let value = ratio(200_000, ours, (other, 200_000), Work::Ready)?;
+                Ok(vec![Figure { name: names[0], value, unit: "x", floor: Floor::AtLeast(floor) }])
+            })?;
+        }
         for (names, in_flight, floor) in [(&LANES_100, 100, 15.0), (&LANES_1024, 1_024, 15.0)] {
             printer.group(names, || {
                 let ours = (Loop::Ours { in_flight }, 20_000);
@@ -80,7 +80,6 @@ fn ratio(
                 other = second.rate(&topic, second_count, work).await?;
                 one = first.rate(&topic, first_count, work).await?;
             }
-            eprintln!("{one:.0} {other:.0}");
             ratios.push(one / other);
         }
         topic.remove().await?;
