@@ -124,8 +124,14 @@ impl Config {
         if !self.options.contains_key("partitioner") {
             client.set("partitioner", "murmur2_random");
         }
-        if !self.options.contains_key("linger.ms") {
-            client.set("linger.ms", "1");
+        for (name, value) in [
+            ("linger.ms", "1"),
+            // How long a topic that nobody knows may still appear.
+            ("topic.metadata.propagation.max.ms", "5000"),
+        ] {
+            if !self.options.contains_key(name) {
+                client.set(name, value);
+            }
         }
         client
     }

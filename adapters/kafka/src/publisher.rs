@@ -21,6 +21,8 @@ use crate::{error, records};
 pub(crate) struct Producer {
     /// Another one after an error that the client cannot go on after.
     current: Arc<Mutex<FutureProducer<Quiet>>>,
+    /// Sends each message in a batch of its own; made when one is needed.
+    lone: Arc<Mutex<Option<FutureProducer<Quiet>>>>,
     quiet: Quiet,
     config: Arc<Config>,
 }
@@ -35,7 +37,7 @@ impl Producer {
     pub(crate) fn new(config: Arc<Config>) -> Result<Self, Error> {
         let quiet = Quiet::default();
         let producer = client::create(&config.producer(), quiet.clone())?;
-        Ok(Self { current: Arc::new(Mutex::new(producer)), quiet, config })
+        Ok(Self { current: Arc::new(Mutex::new(producer)), lone: Arc::default(), quiet, config })
     }
 
     fn current(&self) -> FutureProducer<Quiet> {
@@ -62,11 +64,28 @@ impl Producer {
             let text = format!("a header name with a zero byte ({name:?}) cannot be sent to Kafka");
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
+        let producer = self.current();
+        let mut sent = self.send_through(&producer, topic, message).await;
+        if sent.as_ref().is_err_and(is_too_large) {
+            // The broker refuses a batch as a whole: it may be a neighbour that is too large.
+            sent = self.send_through(&self.lone()?, topic, message).await;
+        }
+        sent.map_err(|refused| {
+            let why = self.replace(&producer).unwrap_or(refused);
+            self.explain(topic, message, &why)
+        })
+    }
+
+    async fn send_through(
+        &self,
+        producer: &FutureProducer<Quiet>,
+        topic: &str,
+        message: &Message,
+    ) -> Result<(), KafkaError> {
         let mut record: FutureRecord<'_, [u8], [u8]> = FutureRecord::to(topic);
         record.payload = message.payload().map(|bytes| &**bytes);
         record.key = message.key().map(|bytes| &**bytes);
         record.headers = records::headers_of(message);
-        let producer = self.current();
         let mut sending = pin!(producer.send(record, self.config.publish_timeout));
         // The client has it after the first poll.
         let sent = poll_immediate(&mut sending).await;
@@ -75,13 +94,19 @@ impl Producer {
             Some(sent) => sent,
             None => sending.await,
         };
-        match sent {
-            Ok(_) => Ok(()),
-            Err((refused, _)) => {
-                let why = self.replace(&producer).unwrap_or(refused);
-                Err(self.explain(topic, message, &why))
-            }
+        sent.map(drop).map_err(|(refused, _)| refused)
+    }
+
+    fn lone(&self) -> Result<FutureProducer<Quiet>, Error> {
+        let mut lone = self.lone.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(producer) = lone.as_ref().filter(|producer| producer.client().fatal_error().is_none()) {
+            return Ok(producer.clone());
         }
+        let mut settings = self.config.producer();
+        settings.set("batch.num.messages", "1");
+        let producer: FutureProducer<Quiet> = client::create(&settings, self.quiet.clone())?;
+        *lone = Some(producer.clone());
+        Ok(producer)
     }
 
     fn explain(&self, topic: &str, message: &Message, refused: &KafkaError) -> Error {
@@ -93,7 +118,7 @@ impl Producer {
                     "there is no topic {topic} in Kafka; create it first, or start a consumer that declares it"
                 ),
             ),
-            Some(Code::MessageSizeTooLarge | Code::InvalidMessageSize) => Error::new(
+            Some(_) if is_too_large(refused) => Error::new(
                 ErrorKind::TooLarge,
                 format!(
                     "a message of {size} bytes is over the limit of topic {topic}; raise its max.message.bytes"
@@ -148,6 +173,11 @@ impl Producer {
         })
         .await
     }
+}
+
+fn is_too_large(refused: &KafkaError) -> bool {
+    let code = refused.rdkafka_error_code();
+    matches!(code, Some(Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::MessageBatchTooLarge))
 }
 
 /// Publishes to the topic of the name.

@@ -13,7 +13,7 @@ use common::raw::Raw;
 use common::suite::read_all;
 use common::{KAFKA, broker, with};
 use oncemq_core::{
-    Broker, Consumer, Context, ErrorKind, Failure, Health, Message, RetryPolicy, Topology, header,
+    Broker, Consumer, Context, ErrorKind, Failure, Health, Message, Ordering, RetryPolicy, Topology, header,
 };
 use oncemq_test_kit::{Log, Running, logging, millis, secs, test, unique, until};
 use rdkafka::message::{Header, OwnedHeaders};
@@ -30,6 +30,7 @@ fn main() {
         test("kf9_a_dead_lettered_last_record_stays_dead_after_restarts", kf9),
         test("rb6_a_forbidden_dead_letter_topic_settles_nothing", rb6),
         test("kd3_two_messages_without_key_or_id_are_two", kd3),
+        test("ordered_a_failing_message_holds_its_key_and_no_other", ordered),
         test("sh1_a_stop_finishes_what_runs_and_gives_back_the_rest", sh1),
         test("sh2_a_panic_ends_in_the_dead_letters_and_others_go_on", sh2),
         test("sh4_a_stop_during_a_handler_keeps_its_ack", sh4),
@@ -295,6 +296,34 @@ async fn kd3() {
     let ids: std::collections::BTreeSet<_> =
         dead.iter().filter_map(|letter| letter.headers().get_str(header::DEAD_LETTER)).collect();
     assert_eq!((dead.len(), ids.len()), (2, 2));
+}
+
+async fn ordered() {
+    let (topic, log, raw) = (unique("ordered"), Log::default(), Raw::new());
+    raw.create(&topic, 1, &[]).await;
+    let consumer = Consumer::new("points", broker())
+        .topic(topic.as_str())
+        .ordering(Ordering::Ordered)
+        .retry(ladder("500ms 500ms dead-letter"))
+        .unguarded(logging(&log, |_, message: Message| async move {
+            if message.body() == b"a1" { Err(Failure::system("busy")) } else { Ok(()) }
+        }));
+    let running = Running::start(consumer).await;
+    let publisher = broker().publisher().await.unwrap();
+    for body in ["a1", "a2", "b1", "b2"] {
+        publisher.publish(&topic, &Message::new(body).with_key(body[..1].to_owned())).await.unwrap();
+    }
+    until("all are done", secs(20), async || {
+        raw.committed("points", &topic, 0).is_some_and(|(at, _)| at == 4)
+    })
+    .await;
+    running.stop().await;
+    let bodies = log.bodies();
+    let place = |body: &str| bodies.iter().position(|seen| seen == body).unwrap();
+    let last = bodies.iter().rposition(|seen| seen == "a1").unwrap();
+    assert_eq!(log.runs("a1").len(), 3);
+    assert!(place("a2") > last && place("b2") < last, "{bodies:?}");
+    assert_eq!(read_all(&broker(), &format!("points.{topic}.dead")).await.len(), 1);
 }
 
 async fn sh1() {
