@@ -51,6 +51,17 @@ impl MemoryBroker {
         });
     }
 
+    /// Has every consumer of a log commit late: a crash, a cut and a revoke that ends with work
+    /// under way forget this many of the last offsets that were done, and their messages come
+    /// back flagged as redelivered. Nothing on a queue.
+    pub fn commit_late(&self, offsets: u64) {
+        self.hub.with(|state, _| {
+            if let Model::Log(logs) = &mut state.model {
+                logs.uncommitted = offsets;
+            }
+        });
+    }
+
     /// Drops the messages of a partition before an offset, as a log's retention does. What
     /// a group had not reached comes to it as a gap. Nothing on a queue.
     pub fn expire(&self, topic: &str, partition: u32, before: u64) {

@@ -43,7 +43,7 @@ impl Logs {
             }
         }
         for place in std::mem::take(&mut board.sources[id as usize].places) {
-            self.parts[place.index as usize].release(clean);
+            self.parts[place.index as usize].release(clean, self.uncommitted);
             self.leaving.retain(|index| *index != place.index);
         }
         for key in keys(&board.sources[id as usize]) {
@@ -54,7 +54,7 @@ impl Logs {
     /// A source lost its connection and keeps its partitions under new epochs.
     pub(crate) fn restart(&mut self, id: SourceId, board: &mut Board<'_>) {
         for place in std::mem::take(&mut board.sources[id as usize].places) {
-            self.parts[place.index as usize].release(false);
+            self.parts[place.index as usize].release(false, self.uncommitted);
             self.leaving.retain(|index| *index != place.index);
             self.give(place.index, board);
         }
@@ -125,7 +125,7 @@ impl Logs {
     pub(crate) fn hand_over(&mut self, index: u32, board: &mut Board<'_>) {
         let part = &mut self.parts[index as usize];
         let owner = part.owner;
-        let out = part.release(true);
+        let out = part.release(true, self.uncommitted);
         self.leaving.retain(|leaving| *leaving != index);
         if let Some(source) = owner.and_then(|owner| board.sources.get_mut(owner as usize)) {
             source.places.retain(|place| place.index != index);

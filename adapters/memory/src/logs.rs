@@ -30,6 +30,8 @@ pub(crate) struct Logs {
     pub(crate) parts: Vec<Part>,
     /// Partitions that are on their way to another owner.
     pub(crate) leaving: Vec<u32>,
+    /// How many of the last offsets that are done an owner has not committed when it dies.
+    pub(crate) uncommitted: u64,
 }
 
 #[derive(Debug)]
@@ -69,6 +71,7 @@ impl Logs {
             groups: BTreeMap::new(),
             parts: Vec::new(),
             leaving: Vec::new(),
+            uncommitted: 0,
         }
     }
 

@@ -24,6 +24,8 @@ pub(crate) struct Part {
     /// Who has it next, or has it now.
     pub(crate) target: Option<SourceId>,
     pub(crate) committed: u64,
+    /// What was committed when the owner got it: no commit goes back behind it.
+    begun_at: u64,
     /// The next offset to hand out for the first time.
     position: u64,
     /// What is known of the offsets from `committed` to `position`.
@@ -66,6 +68,7 @@ impl Part {
             leaving: None,
             target: None,
             committed: begin,
+            begun_at: begin,
             position: begin,
             window: VecDeque::new(),
             again: BTreeSet::new(),
@@ -195,8 +198,9 @@ impl Part {
     /// Ends the assignment. Returns how many deliveries were out.
     ///
     /// A clean end with nothing out goes on where it was. Any other begins again at the
-    /// committed offset, and what was handed out since is suspect.
-    pub(crate) fn release(&mut self, clean: bool) -> usize {
+    /// committed offset, and what was handed out since is suspect; of the offsets that were
+    /// done, so many were not committed yet.
+    pub(crate) fn release(&mut self, clean: bool, uncommitted: u64) -> usize {
         let Some(owner) = self.owner.take() else { return 0 };
         let out = self.out();
         let clean = clean && out == 0;
@@ -217,6 +221,7 @@ impl Part {
             }
         } else {
             self.suspects_end = self.suspects_end.max(self.position);
+            self.committed = self.committed.saturating_sub(uncommitted).max(self.begun_at);
             self.position = self.committed;
             self.window.clear();
             self.again.clear();
@@ -230,6 +235,7 @@ impl Part {
         self.owner = Some(owner);
         self.target = Some(owner);
         self.epoch = epoch;
+        self.begun_at = self.committed;
         if self.dirty {
             let in_flight = u64::try_from(in_flight).unwrap_or(u64::MAX);
             self.suspects_end = self.suspects_end.max(self.committed.saturating_add(in_flight));

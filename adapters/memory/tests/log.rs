@@ -112,6 +112,26 @@ async fn a_crash_begins_again_at_the_committed_offset_and_flags_suspects() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_crash_forgets_what_was_done_and_not_committed() {
+    let broker = MemoryBroker::log(1);
+    broker.commit_late(2);
+    let mut source = open(&broker, "points", &["orders"]).await;
+    publish(&broker, "orders", &["0", "1", "2", "3", "4"]).await;
+    accept(take(&mut source, 4).await);
+    assert_eq!(broker.committed("points", "orders", 0), Some(4));
+    broker.crash("points");
+    let mut next = open(&broker, "points", &["orders"]).await;
+    let again = take(&mut next, 3).await;
+    assert_eq!(bodies(&again), ["2", "3", "4"]);
+    assert_eq!(flags(&again)[..2], [true; 2]);
+    accept(again.into_iter().take(1));
+    // No commit goes back behind the one that its owner began with.
+    broker.crash("points");
+    let mut last = open(&broker, "points", &["orders"]).await;
+    assert_eq!(bodies(&take(&mut last, 3).await), ["2", "3", "4"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_clean_close_nothing_is_suspect_and_finished_offsets_stay_finished() {
     let broker = MemoryBroker::log(1);
     let mut source = open(&broker, "points", &["orders"]).await;

@@ -63,6 +63,7 @@ async fn history(seed: u64) {
             store.calm();
         }
         broker.lose_acks(rng.below(4));
+        broker.commit_late(rng.below(6));
         let build = |store| consumer(&broker, store, &runs, workers);
         let process = world.process(dies_at, build, nothing_left(&broker), || broker.crash(CONSUMER)).await;
         if let Process::Stopped(ended) = process {
