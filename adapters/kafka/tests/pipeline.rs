@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use common::copying::{Copying, Level, Place, Seen, assert_once, copy_to, sorted};
+use common::raw::Raw;
 use common::{KAFKA, broker, with};
 use oncemq_core::{Context, ErrorKind, Failure, Message, Shutdown, Topology, header};
 use oncemq_kafka::{KafkaBroker, Output, Pipeline, Start};
@@ -31,6 +32,10 @@ fn main() {
         test("a_stop_during_a_rebalance_ends_it", stop_in_rebalance),
         test("a_dropped_pipeline_leaves_nothing_behind", dropped),
         test("a_group_that_starts_at_the_end_loses_nothing_afterwards", latest),
+        test("records_that_are_gone_are_a_gap_and_the_rest_goes_on", || gap("")),
+        test("records_that_are_gone_from_a_cooperative_member_are_a_gap", || {
+            gap("partition.assignment.strategy=cooperative-sticky")
+        }),
         test("wrong_settings_are_one_clear_error", wrong),
     ]);
 }
@@ -148,7 +153,7 @@ async fn fails() {
 }
 
 async fn rebalance(options: &'static str) {
-    let (topics, wanted) = (Topics::new(4).await, numbers(0..4_000));
+    let topics = Topics::new(4).await;
     let member = |handled: &Arc<AtomicU32>| {
         let (to, handled) = (topics.to.clone(), handled.clone());
         let pipeline = topics.pipeline(&with(options)).records(50).interval(millis(50));
@@ -161,18 +166,24 @@ async fn rebalance(options: &'static str) {
             }
         })
     };
-    let (by_first, by_second) = (Arc::default(), Arc::default());
+    let (by_first, by_second): (_, Arc<AtomicU32>) = (Arc::default(), Arc::default());
     let first = member(&by_first).await;
-    topics.place.fill(&topics.from, 4, wanted[..3_000].iter().cloned()).await;
-    until("some are handled", secs(20), async || by_first.load(SeqCst) > 200).await;
-    let second = member(&by_second).await;
-    until("both handle some", secs(20), async || by_second.load(SeqCst) > 100).await;
-    topics.place.fill(&topics.from, 4, wanted[3_000..].iter().cloned()).await;
+    // There is work all the time, however long the second takes.
+    let feed = async {
+        let mut sent = 0;
+        while by_second.load(SeqCst) < 100 {
+            topics.place.fill(&topics.from, 4, numbers(sent..sent + 200).into_iter()).await;
+            sent += 200;
+            sleep(millis(100)).await;
+        }
+        sent
+    };
+    let (second, sent) = tokio::join!(member(&by_second), feed);
     let left = second.stop().await;
-    topics.until_committed(4_000).await;
+    topics.until_committed(sent.into()).await;
     let stayed = first.stop().await;
-    assert_once(&topics.committed(), &wanted);
-    assert_eq!(left.handled + stayed.handled, 4_000, "{left:?} {stayed:?}");
+    assert_once(&topics.committed(), &numbers(0..sent));
+    assert_eq!(left.handled + stayed.handled, u64::from(sent), "{left:?} {stayed:?}");
     // An eager group waits for the open unit; others go on, and refuse it.
     assert!(left.aborted + stayed.aborted == 0 || !options.is_empty(), "{left:?} {stayed:?}");
 }
@@ -312,6 +323,37 @@ async fn latest() {
     topics.until_committed(8).await;
     running.stop().await;
     assert_once(&topics.committed(), &numbers(5..8));
+}
+
+async fn gap(options: &'static str) {
+    let topics = Topics::new(2).await;
+    let start = async || {
+        let to = topics.to.clone();
+        Copying::start(topics.pipeline(&with(options)), move |_, message: Message| {
+            // The other partition has work all the time.
+            let slow = if message.origin().partition == Some(1) { millis(20) } else { millis(0) };
+            let output = Output::new(to.as_str(), message);
+            async move {
+                sleep(slow).await;
+                Ok(vec![output])
+            }
+        })
+        .await
+    };
+    topics.place.fill(&topics.from, 2, numbers(0..10).into_iter()).await;
+    let running = start().await;
+    topics.until_committed(10).await;
+    assert_eq!(running.stop().await.gaps, 0);
+    topics.place.fill(&topics.from, 2, numbers(10..100).into_iter()).await;
+    // The even ones are in partition 0: offsets 5 to 9 go, which are 10 to 18.
+    Raw::new().truncate(&topics.from, 0, 10).await;
+    let running = start().await;
+    topics.until_committed(100).await;
+    let summary = running.stop().await;
+    assert_eq!((summary.gaps, summary.handled), (1, 85), "{summary:?}");
+    let gone: Vec<_> = (10..20).step_by(2).map(|n| format!("{n:06}")).collect();
+    let rest: Vec<_> = numbers(0..100).into_iter().filter(|body| !gone.contains(body)).collect();
+    assert_once(&topics.committed(), &rest);
 }
 
 async fn wrong() {

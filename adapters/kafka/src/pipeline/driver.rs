@@ -59,6 +59,8 @@ pub(super) struct Driver {
     /// Nothing is begun again before.
     pub(super) retry_at: Instant,
     pub(super) joined: bool,
+    /// The client could not go on with a partition.
+    pub(super) broken: bool,
     pub(super) assigning: Option<Vec<Partition>>,
     pub(super) leaving: Option<Leaving>,
     /// What runs may finish until then.
@@ -80,6 +82,7 @@ impl Driver {
             self.take_reports()?;
             self.poll()?;
             self.change()?;
+            self.mend()?;
             self.rewind()?;
             self.feed()?;
             if self.due().is_some_and(|due| due <= Instant::now())
@@ -231,9 +234,7 @@ impl Driver {
         match (failed, failed.rdkafka_error_code()) {
             (KafkaError::PartitionEOF(_), _) => Ok(()),
             (_, Some(Code::AutoOffsetReset)) => {
-                if let Err(why) = self.mend_positions() {
-                    self.ill(why.to_string());
-                }
+                self.broken = true;
                 Ok(())
             }
             (KafkaError::MessageConsumptionFatal(_), _) => Err(error::from_client(

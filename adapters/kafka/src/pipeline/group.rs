@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use oncemq_core::{Error, ErrorKind};
-use rdkafka::consumer::Consumer;
+use rdkafka::consumer::{Consumer, RebalanceProtocol};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::driver::Driver;
@@ -201,13 +201,19 @@ impl Driver {
         let positions = self.positions(&list).map_err(redo)?;
         let mut begins = Vec::new();
         for position in &positions {
-            let part = self.parts.iter_mut().find(|part| part.is(&(position.topic.clone(), position.number)));
-            let Some(part) = part else { continue };
-            if part.next != position.offset {
+            let is = |part: &Part| part.is(&(position.topic.clone(), position.number));
+            let Some(place) = self.parts.iter().position(is) else { continue };
+            let mut offset = position.offset;
+            if self.parts[place].gap {
+                let (low, high) = self.bounds(&position.topic, position.number).map_err(redo)?;
+                offset = if (low..=high).contains(&offset) { offset } else { low };
+            }
+            let part = &mut self.parts[place];
+            if part.next != offset {
                 self.client
-                    .seek(&position.topic, position.number, Offset::Offset(position.offset), ASK)
+                    .seek(&position.topic, position.number, Offset::Offset(offset), ASK)
                     .map_err(|refused| redo(error::from_client("going back", &refused)))?;
-                part.next = position.offset;
+                part.next = offset;
             }
             if !position.committed {
                 begins.push((part.tenure, part.begin));
@@ -223,23 +229,45 @@ impl Driver {
         Ok(())
     }
 
-    /// An offset was not there any more: goes on with the first record that is there.
-    pub(super) fn mend_positions(&mut self) -> Result<(), Error> {
+    /// Goes on with the first record that is there where the next one is gone.
+    pub(super) fn mend(&mut self) -> Result<(), Error> {
+        if !self.broken || Instant::now() < self.retry_at || self.leaving.is_some() {
+            return Ok(());
+        }
+        match self.begin_after_gaps() {
+            // Nothing that is at work may count: until the next look at the group nobody knows
+            // whether the client took this for the answer to a change.
+            Ok(()) => {
+                self.broken = false;
+                self.undo(Trouble::Redo("records are gone from the log".to_owned()))
+            }
+            Err(why) => {
+                self.ill(why.to_string());
+                self.retry_at = Instant::now() + AGAIN;
+                Ok(())
+            }
+        }
+    }
+
+    /// The client has given up what it could not go on with, does not say which that is, and
+    /// would refuse a seek: it gets all partitions anew.
+    fn begin_after_gaps(&mut self) -> Result<(), Error> {
+        let cooperative = matches!(self.client.rebalance_protocol(), RebalanceProtocol::Cooperative);
+        let mut list = TopicPartitionList::new();
         for place in 0..self.parts.len() {
             let part = &self.parts[place];
             let (low, high) = self.bounds(&part.topic, part.number)?;
-            if (low..=high).contains(&part.next) {
-                continue;
+            let part = &mut self.parts[place];
+            if !(low..=high).contains(&part.next) {
+                self.summary.gaps += u64::from(!part.gap);
+                // Beyond the end the partition was made anew or cut, and begins at its beginning.
+                (part.gap, part.next) = (true, low);
             }
-            // Beyond the end the partition was made anew or cut, and begins at its beginning.
-            self.client
-                .seek(&part.topic, part.number, Offset::Offset(low), ASK)
+            list.add_partition_offset(&part.topic, part.number, Offset::Offset(part.next))
                 .map_err(|refused| error::from_client("going on after a gap", &refused))?;
-            let gap = format!("records {} to {low} of {}/{} are gone", part.next, part.topic, part.number);
-            self.parts[place].next = low;
-            self.summary.gaps += 1;
-            self.ill(gap);
         }
-        Ok(())
+        let left = if cooperative { unassign(&self.client, &list) } else { Ok(()) };
+        left.and_then(|()| assign(&self.client, &list))
+            .map_err(|refused| error::from_client("going on after a gap", &refused))
     }
 }

@@ -104,6 +104,7 @@ fn driver(
         aborts: 0,
         retry_at: Instant::now(),
         joined: false,
+        broken: false,
         assigning: None,
         leaving: None,
         stopping: None,

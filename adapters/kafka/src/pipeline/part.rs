@@ -23,6 +23,8 @@ pub(super) struct Part {
     pub(super) begin: i64,
     /// The next offset to take from the client.
     pub(super) next: i64,
+    /// The committed offset may be gone from the log: nothing was committed since it was.
+    pub(super) gap: bool,
     /// Sizes of the records that the lane has.
     waiting: VecDeque<usize>,
     pub(super) bytes: usize,
@@ -49,6 +51,7 @@ impl Part {
             tenure,
             begin,
             next: begin,
+            gap: false,
             waiting: VecDeque::new(),
             bytes: 0,
             lane: None,

@@ -109,8 +109,9 @@ impl Driver {
     fn closed(&mut self) {
         let Some(unit) = self.unit.take() else { return };
         for part in &mut self.parts {
-            let done = unit.next.get(&part.tenure).copied().unwrap_or(i64::MIN);
-            part.failed.take_if(|(offset, _)| *offset < done);
+            let Some(done) = unit.next.get(&part.tenure) else { continue };
+            part.failed.take_if(|(offset, _)| *offset < *done);
+            part.gap = false;
         }
         let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
         let rejected = unit.records.iter().filter(|record| record.rejected).count();
