@@ -5,11 +5,12 @@
 //! header `content-type` is read too, and stays where it is.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use oncemq_core::{Headers, Message, Origin, Parts};
-use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 
 /// The header that carries the message id.
 const ID: &str = "oncemq-message-id";
@@ -26,66 +27,105 @@ pub(crate) struct Reader {
     chunk: BytesMut,
 }
 
-impl Reader {
-    /// A message from a record of the partition that `origin` names.
-    pub(crate) fn read(&mut self, record: &BorrowedMessage<'_>, origin: &Origin) -> Message {
-        let mut parts = self.parts(record);
-        parts.origin = origin.clone().at(record.partition(), record.offset());
+/// A record, small enough to be handed from thread to thread. The message is made of it where
+/// it is used: memory that one thread takes and another gives back is what they wait for each
+/// other for.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) offset: i64,
+    /// In milliseconds since 1970; none below zero.
+    written: i64,
+    /// The key, and after it the payload.
+    bytes: Bytes,
+    key: Option<usize>,
+    has_payload: bool,
+    /// What most records do not have.
+    rest: Option<Box<Rest>>,
+}
+
+#[derive(Debug, Default)]
+struct Rest {
+    headers: Headers,
+    id: Option<Arc<str>>,
+    content_type: Option<Arc<str>>,
+}
+
+impl Record {
+    /// When its producer or the broker stamped it.
+    pub(crate) fn timestamp(&self) -> Option<SystemTime> {
+        let millis = u64::try_from(self.written).ok()?;
+        UNIX_EPOCH.checked_add(Duration::from_millis(millis))
+    }
+
+    /// The message of this record in the partition that `origin` names.
+    pub(crate) fn into_message(self, origin: &Origin, partition: i32) -> Message {
+        let mut parts = Parts::default();
+        parts.timestamp = self.timestamp();
+        parts.origin = origin.clone().at(partition, self.offset);
+        let mut payload = self.bytes;
+        parts.key = self.key.map(|length| payload.split_to(length));
+        parts.payload = self.has_payload.then_some(payload);
+        if let Some(rest) = self.rest {
+            (parts.headers, parts.id, parts.content_type) = (rest.headers, rest.id, rest.content_type);
+        }
         parts.into()
     }
+}
 
-    /// What the record itself says of a message; its origin has no name yet. The message is
-    /// made where it is used: memory that one thread takes and another gives back is what
-    /// threads wait for each other for.
-    pub(crate) fn parts(&mut self, record: &BorrowedMessage<'_>) -> Parts {
-        let mut parts = Parts::default();
-        parts.payload = record.payload().map(|bytes| self.keep(bytes));
-        parts.key = record.key().map(|bytes| self.keep(bytes));
-        parts.timestamp = record
-            .timestamp()
-            .to_millis()
-            .and_then(|millis| u64::try_from(millis).ok())
-            .and_then(|millis| UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
-        (parts.origin.partition, parts.origin.offset) = (Some(record.partition()), Some(record.offset()));
-        if let Some(headers) = record.headers() {
-            for index in 0..headers.count() {
-                // The client panics at a name that is not UTF-8. It cannot be handed on, and
-                // must not stop the partition.
-                let header = catch_unwind(AssertUnwindSafe(|| headers.try_get(index)));
-                if let Ok(Some(header)) = header {
-                    let value = header.value.map(|bytes| self.keep(bytes));
-                    read_header(header.key, value, &mut parts);
-                }
-            }
+impl Reader {
+    pub(crate) fn read(&mut self, record: &BorrowedMessage<'_>) -> Record {
+        let (key, payload) = (record.key(), record.payload());
+        Record {
+            offset: record.offset(),
+            written: record.timestamp().to_millis().unwrap_or(-1),
+            bytes: self.keep(key.unwrap_or_default(), payload.unwrap_or_default()),
+            key: key.map(<[u8]>::len),
+            has_payload: payload.is_some(),
+            rest: record.headers().map(|headers| Box::new(self.rest(headers))),
         }
-        parts
     }
 
-    fn keep(&mut self, bytes: &[u8]) -> Bytes {
-        if bytes.is_empty() {
+    fn rest(&mut self, headers: &BorrowedHeaders) -> Rest {
+        let mut rest = Rest::default();
+        for index in 0..headers.count() {
+            // The client panics at a name that is not UTF-8. It cannot be handed on, and must
+            // not stop the partition.
+            let header = catch_unwind(AssertUnwindSafe(|| headers.try_get(index)));
+            if let Ok(Some(header)) = header {
+                let value = header.value.map(|bytes| self.keep(bytes, &[]));
+                read_header(header.key, value, &mut rest);
+            }
+        }
+        rest
+    }
+
+    fn keep(&mut self, first: &[u8], second: &[u8]) -> Bytes {
+        let length = first.len() + second.len();
+        if length == 0 {
             return Bytes::new();
         }
-        if bytes.len() > CHUNK / 4 {
-            return Bytes::copy_from_slice(bytes);
+        if length > CHUNK / 4 {
+            return [first, second].concat().into();
         }
-        if self.chunk.capacity() < bytes.len() {
+        if self.chunk.capacity() < length {
             self.chunk = BytesMut::with_capacity(CHUNK);
         }
-        self.chunk.extend_from_slice(bytes);
+        self.chunk.extend_from_slice(first);
+        self.chunk.extend_from_slice(second);
         self.chunk.split().freeze()
     }
 }
 
-fn read_header(name: &str, value: Option<Bytes>, parts: &mut Parts) {
+fn read_header(name: &str, value: Option<Bytes>, rest: &mut Rest) {
     let text = || value.as_ref().and_then(|bytes| std::str::from_utf8(bytes).ok()).map(Into::into);
     match name {
-        ID => parts.id = text(),
-        CONTENT_TYPE => parts.content_type = text(),
+        ID => rest.id = text(),
+        CONTENT_TYPE => rest.content_type = text(),
         _ => {
-            if name == FOREIGN_CONTENT_TYPE && parts.content_type.is_none() {
-                parts.content_type = text();
+            if name == FOREIGN_CONTENT_TYPE && rest.content_type.is_none() {
+                rest.content_type = text();
             }
-            parts.headers.push(name, value);
+            rest.headers.push(name, value);
         }
     }
 }

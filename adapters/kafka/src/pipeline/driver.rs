@@ -200,7 +200,10 @@ impl Driver {
                         break;
                     }
                     Some(Ok(record)) => {
-                        let (message, offset) = (self.reader.read(&record, &part.origin), record.offset());
+                        let (message, offset) = (
+                            self.reader.read(&record).into_message(&part.origin, record.partition()),
+                            record.offset(),
+                        );
                         drop(record);
                         if part.enter(offset, message.size()) {
                             jobs.push(Job { message, failed: part.failed_at(offset) });

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use oncemq_core::{Message, Origin, Parts, Watermark};
+use oncemq_core::{Message, Origin, Watermark};
 use tokio::time::Instant;
 
 use super::metadata::Note;
+use crate::records::Record;
 
 /// The most messages handed out beyond the last commit. Behind one that does not finish, this
 /// is where its partition stops.
@@ -36,7 +37,7 @@ pub(crate) struct Part {
     /// What that commit said beside.
     told: Note,
     /// Fetched and not handed out yet.
-    fetched: VecDeque<Parts>,
+    fetched: VecDeque<Record>,
     /// Given back, to be handed out again, by offset.
     again: BTreeMap<i64, Held>,
     /// Waits for its time.
@@ -146,11 +147,11 @@ impl Part {
         }
     }
 
-    /// Takes in a message of the client. Returns whether it was kept.
-    pub(crate) fn fetched(&mut self, message: Parts) -> bool {
+    /// Takes in a record of the client. Returns whether it was kept.
+    pub(crate) fn fetched(&mut self, record: Record) -> bool {
         let ours = matches!(self.stage, Stage::Opening | Stage::Held);
         if ours {
-            self.fetched.push_back(message);
+            self.fetched.push_back(record);
         }
         ours
     }
@@ -177,10 +178,10 @@ impl Part {
 
     /// How long the next fetched message still has to wait.
     fn due(&self, now: SystemTime) -> Option<Duration> {
-        let (rung, message) = (self.rung?, self.fetched.front()?);
+        let (rung, record) = (self.rung?, self.fetched.front()?);
         // The time of a record has no fractions of a millisecond.
         let rung = rung + Duration::from_millis(1);
-        let written = message.timestamp.unwrap_or(now);
+        let written = record.timestamp().unwrap_or(now);
         let wait = written.checked_add(rung)?.duration_since(now).ok()?;
         // A clock that runs ahead of ours must not hold a message for longer than asked.
         (!wait.is_zero()).then(|| wait.min(rung))
@@ -196,16 +197,14 @@ impl Part {
             return Some((held.message, held.redelivered));
         }
         while !self.is_ahead() && self.due(now).is_none() {
-            let mut parts = self.fetched.pop_front()?;
-            let offset = parts.origin.offset?;
-            let wanted = self.mark.begin(offset);
+            let record = self.fetched.pop_front()?;
+            let wanted = self.mark.begin(record.offset);
             let suspect = self.suspects > 0;
             self.suspects = self.suspects.saturating_sub(1);
             self.ahead += 1;
             if wanted {
                 self.out += 1;
-                parts.origin = self.origin.clone().at(self.number, offset);
-                return Some((parts.into(), suspect));
+                return Some((record.into_message(&self.origin, self.number), suspect));
             }
         }
         None
@@ -289,7 +288,7 @@ impl Part {
 
     /// The lowest offset that the client has not given yet.
     pub(crate) fn position(&self) -> i64 {
-        let last = self.fetched.back().and_then(|parts| parts.origin.offset);
+        let last = self.fetched.back().map(|record| record.offset);
         last.map_or(self.mark.next(), |offset| offset + 1)
     }
 

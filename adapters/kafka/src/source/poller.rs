@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use oncemq_core::{Health, Parts};
+use oncemq_core::Health;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
@@ -21,7 +21,7 @@ use super::rebalance::Rebalance;
 use super::shared::Shared;
 use crate::config::Config;
 use crate::error;
-use crate::records::Reader;
+use crate::records::{Reader, Record};
 
 /// The longest wait for a message: what else is to be done waits as long.
 const TICK: Duration = Duration::from_millis(20);
@@ -48,7 +48,7 @@ pub(crate) struct Poller {
     /// The most messages that are fetched and not handed out.
     pub(crate) buffer_max: usize,
     pub(crate) reader: Reader,
-    pub(crate) batch: Vec<(usize, Parts)>,
+    pub(crate) batch: Vec<(usize, Record)>,
     pub(crate) probed: Option<Instant>,
 }
 
@@ -102,7 +102,7 @@ impl Poller {
     fn take(&mut self, record: &BorrowedMessage<'_>) {
         // Of a partition that has left something may still be in the client.
         if let Some(place) = self.rebalance.index().find(record.topic(), record.partition()) {
-            self.batch.push((place, self.reader.parts(record)));
+            self.batch.push((place, self.reader.read(record)));
         }
     }
 
@@ -111,9 +111,9 @@ impl Poller {
             return;
         }
         let mut state = self.shared.state();
-        for (place, message) in self.batch.drain(..) {
+        for (place, record) in self.batch.drain(..) {
             if let Some(part) = state.parts.get_mut(place).and_then(Option::as_mut) {
-                part.fetched(message);
+                part.fetched(record);
             }
         }
         drop(state);
