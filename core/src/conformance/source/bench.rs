@@ -28,6 +28,8 @@ pub(super) struct Bench {
 impl Bench {
     pub(super) async fn open(harness: Arc<dyn Harness>, place: &str) -> Result<Self, Failed> {
         let broker = harness.broker().await?;
+        let (said, can) = (harness.capabilities(), broker.capabilities());
+        ensure(said == can, || format!("the harness says {said:?}, but the broker can {can:?}"))?;
         let publisher = broker.publisher().await?;
         let topic = format!("topic-{place}");
         let spec = spec(&format!("consumer-{place}"), &topic, &*harness);
