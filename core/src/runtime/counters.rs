@@ -30,6 +30,8 @@ pub struct Summary {
     pub panics: u64,
     /// Runs that were undone and made again without a charge.
     pub redone: u64,
+    /// Times that messages of a log were gone before they were read.
+    pub gaps: u64,
 }
 
 /// The counters of one worker; nobody else writes them.
@@ -102,6 +104,7 @@ impl Counters {
             released: total(|c| &c.released),
             panics: total(|c| &c.panics),
             redone: total(|c| &c.redone),
+            gaps: 0,
         }
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Intake {
     taken_bytes: u64,
     /// Given back from the shared queue, before any worker had them.
     pub(crate) released: u64,
+    /// Gaps the source told of.
+    pub(crate) gaps: u64,
     events: Vec<Event>,
     mail: Vec<Vec<Mail>>,
     unordered: Vec<Item>,
@@ -59,6 +61,7 @@ impl Intake {
             taken: 0,
             taken_bytes: 0,
             released: 0,
+            gaps: 0,
             events: Vec::new(),
             mail,
             unordered: Vec::new(),
@@ -140,9 +143,10 @@ impl Intake {
                 Event::Delivery(delivery) => self.sort(delivery),
                 Event::Revoking { scope, .. } => self.revoke(&scope),
                 Event::Health(health) => self.broker_health = health,
-                // What was lost to a gap or a broken connection comes back, or never
-                // came, without anything to do here.
-                Event::Gap { .. } | Event::Reconnected { .. } => {}
+                // Nobody brings back what is gone; the summary says that something is.
+                Event::Gap { .. } => self.gaps += 1,
+                // What was lost to a broken connection comes back.
+                Event::Reconnected { .. } => {}
             }
         }
         self.events = events;

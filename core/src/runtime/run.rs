@@ -57,6 +57,7 @@ pub(crate) async fn run(launch: Launch) -> Result<Summary, Error> {
     let closed = intake.source.close(left.max(CLOSE_LIMIT)).await;
     let mut summary = Counters::sum(&counters);
     summary.released += intake.released;
+    summary.gaps += intake.gaps;
     let result = match ended {
         Some(error) => Err(error),
         None => closed.map(|()| summary),

@@ -104,3 +104,21 @@ async fn er1_without_a_guard_every_lost_answer_is_another_effect() {
         running.finish().await;
     }
 }
+
+/// Nobody brings back what retention took, so somebody must hear of it.
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_before_it_is_read_is_counted() {
+    let broker = MemoryBroker::log(1);
+    let handler = |_: Context, _: Message| async {
+        tokio::time::sleep(SECOND).await;
+        Ok::<(), Failure>(())
+    };
+    let running =
+        start(Consumer::new("points", broker.clone()).in_flight(1).topic("orders").unguarded(handler)).await;
+    publish(&broker, "orders", &["0", "1", "2", "3", "4"]).await;
+    tokio::time::sleep(SECOND / 2).await;
+    broker.expire("orders", 0, 4);
+    drained(&broker, "points").await;
+    let summary = running.finish().await;
+    assert_eq!((summary.handled, summary.gaps), (2, 1));
+}
