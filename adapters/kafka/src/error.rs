@@ -7,7 +7,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 pub(crate) fn from_client(what: &str, error: &KafkaError) -> Error {
     let kind = match error {
         KafkaError::ClientConfig(..) | KafkaError::Nul(_) => ErrorKind::Config,
-        other => other.rdkafka_error_code().map_or(ErrorKind::Connection, kind_of),
+        other => code_of(other).map_or(ErrorKind::Connection, kind_of),
     };
     Error::new(kind, format!("{what}: {}", text_of(error)))
 }
@@ -17,7 +17,15 @@ pub(crate) fn text_of(error: &KafkaError) -> String {
     match error {
         // The value may be a password.
         KafkaError::ClientConfig(_, description, name, _) => format!("{name}: {description}"),
-        other => other.rdkafka_error_code().map_or_else(|| other.to_string(), words_of),
+        other => code_of(other).map_or_else(|| other.to_string(), words_of),
+    }
+}
+
+/// The client names no code for what an administrator was refused.
+fn code_of(error: &KafkaError) -> Option<Code> {
+    match error {
+        KafkaError::AdminOp(code) => Some(*code),
+        other => other.rdkafka_error_code(),
     }
 }
 
@@ -40,7 +48,11 @@ pub(crate) fn kind_of(code: Code) -> ErrorKind {
         | Code::Authentication => ErrorKind::Access,
         Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => ErrorKind::Topology,
         Code::MessageSizeTooLarge | Code::InvalidMessageSize => ErrorKind::TooLarge,
-        Code::InvalidTopic | Code::InvalidArgument | Code::InvalidConfig => ErrorKind::Config,
+        Code::InvalidTopic
+        | Code::InvalidArgument
+        | Code::InvalidConfig
+        | Code::InvalidSessionTimeout
+        | Code::InconsistentGroupProtocol => ErrorKind::Config,
         Code::PolicyViolation | Code::InvalidPartitions | Code::InvalidReplicationFactor => {
             ErrorKind::Topology
         }
@@ -79,5 +91,15 @@ mod tests {
         let error = from_client("publishing to orders", &error);
         assert_eq!(error.kind(), ErrorKind::TooLarge);
         assert_eq!(error.to_string(), "publishing to orders: Message size too large");
+    }
+
+    #[test]
+    fn what_an_administrator_is_refused_is_no_outage() {
+        let error =
+            from_client("creating topic orders", &KafkaError::AdminOp(Code::InvalidReplicationFactor));
+        assert!(error.kind() == ErrorKind::Topology && !error.is_transient(), "{error:?}");
+        assert_eq!(error.to_string(), "creating topic orders: Invalid replication factor");
+        let error = from_client("consuming", &KafkaError::MessageConsumption(Code::InvalidSessionTimeout));
+        assert!(error.kind() == ErrorKind::Config && !error.is_transient(), "{error:?}");
     }
 }
