@@ -1,6 +1,7 @@
 //! Crashes, cuts and lost answers under a consumer.
 
 use oncemq_core::{Consumer, Context, ErrorKind, Failure, Health, Message};
+use oncemq_memory::MemoryBroker;
 
 use crate::common::publish;
 use crate::{SECOND, Seen, brokers, drained, start, text, until};
