@@ -167,7 +167,7 @@ async fn rb5_attempts() {
 }
 
 async fn rb5_returns() {
-    let mut bare = common::source::Bare::open(broker(), 1).await;
+    let mut bare = common::Bare::open(broker(), 1).await;
     bare.send([1]).await;
     for _ in 0..30 {
         drop(bare.next().await);

@@ -6,7 +6,7 @@ mod common;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use common::instance::Instance;
+use common::Instance;
 use common::raw::Raw;
 use common::{Running, millis, secs, test, unique, until};
 use oncemq_core::{Broker, Consumer, Context, Failure, Health, Message};

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-use common::instance::Instance;
+use common::{Instance, ctl};
 use common::{Log, Running, logging, management, millis, secs, test, unique, until};
 use oncemq_core::{Broker, Consumer, Context, ErrorKind, Failure, Health, Message, Shutdown};
 use oncemq_rabbitmq::RabbitBroker;
@@ -50,7 +50,7 @@ fn numbers(n: u32) -> impl Iterator<Item = String> {
 /// Messages of a queue, ready or not.
 async fn messages(server: &Arc<Instance>, queue: &str) -> u32 {
     let (server, queue) = (server.clone(), queue.to_owned());
-    let list = move || server.ctl(&["list_queues", "--no-table-headers", "name", "messages"]);
+    let list = move || ctl(&server, &["list_queues", "--no-table-headers", "name", "messages"]);
     let text = tokio::task::spawn_blocking(list).await.unwrap();
     let find = |line: &str| line.split_once('\t').filter(|(name, _)| *name == queue)?.1.trim().parse().ok();
     text.lines().find_map(find).unwrap_or_else(|| panic!("no queue {queue} in {text}"))
@@ -108,7 +108,7 @@ async fn rb1(server: Arc<Instance>) {
 /// Takes the short consumer timeout of this instance back for what comes next.
 async fn patient(server: &Arc<Instance>) {
     blocking(server, |server| {
-        server.ctl(&["eval", "application:set_env(rabbit, consumer_timeout, 1800000)."]);
+        ctl(server, &["eval", "application:set_env(rabbit, consumer_timeout, 1800000)."]);
     })
     .await;
 }
@@ -147,7 +147,7 @@ async fn rb1_closed(server: Arc<Instance>) {
 
 async fn alarm(server: &Arc<Instance>, on: bool) {
     let value: &'static [&'static str] = if on { &["0"] } else { &["absolute", "1GB"] };
-    blocking(server, move |server| server.ctl(&[&["set_vm_memory_high_watermark"], value].concat())).await;
+    blocking(server, move |server| ctl(server, &[&["set_vm_memory_high_watermark"], value].concat())).await;
 }
 
 async fn rb11(server: Arc<Instance>) {
@@ -189,7 +189,7 @@ async fn rb11(server: Arc<Instance>) {
     let summary = running.stop().await;
     assert_eq!((summary.handled, summary.retried), (11, 1));
     blocking(&server, |server| {
-        server.ctl(&["eval", "application:set_env(rabbit, consumer_timeout, 3000)."]);
+        ctl(server, &["eval", "application:set_env(rabbit, consumer_timeout, 3000)."]);
     })
     .await;
 }

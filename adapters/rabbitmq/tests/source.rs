@@ -5,8 +5,8 @@ mod common;
 
 use std::collections::BTreeSet;
 
+use common::Bare;
 use common::raw::Raw;
-use common::source::Bare;
 use common::{broker, management, millis, secs, test, until};
 use oncemq_core::{Ack, Class, Delivery, ErrorKind, Identity, Trail};
 use oncemq_rabbitmq::QueueType;
@@ -81,7 +81,7 @@ async fn places_are_freed() {
     assert!(bare.source.flush(secs(10)).await);
     assert_eq!(bare.source.outstanding(), 0);
     let raw = Raw::connect().await;
-    assert_eq!(raw.ready(&format!("{}.dead", bare.queue)).await, Some(2));
+    assert_eq!(raw.ready(&format!("{}.dead", bare.queue())).await, Some(2));
 }
 
 async fn dropped_comes_back() {
@@ -109,7 +109,7 @@ async fn out_of_order_acks() {
     assert!(bare.source.flush(secs(5)).await);
     let expected: BTreeSet<u32> = kept.iter().map(Bare::body).collect();
     let raw = Raw::connect().await;
-    let (queue, n) = (bare.queue.clone(), kept.len());
+    let (queue, n) = (bare.queue(), kept.len());
     bare.source.close(secs(5)).await.unwrap();
     drop(kept);
     until("what was kept is back", secs(5), async || raw.ready(&queue).await == Some(n as u32)).await;
@@ -226,7 +226,7 @@ async fn discarded() {
     bare.send([5]).await;
     bare.next().await.ack(Ack::Discard { reason: "by policy" });
     assert!(bare.source.flush(secs(5)).await);
-    let queue = bare.queue.clone();
+    let queue = bare.queue();
     bare.source.close(secs(5)).await.unwrap();
     let raw = Raw::connect().await;
     for queue in [queue.clone(), format!("{queue}.dead")] {
@@ -260,7 +260,7 @@ async fn closed() {
     let polled = std::future::poll_fn(|cx| bare.source.poll_events(cx, 5, &mut events)).await;
     assert_eq!(polled.unwrap_err().kind(), ErrorKind::Closed);
     let raw = Raw::connect().await;
-    until("two are back", secs(5), async || raw.ready(&bare.queue).await == Some(2)).await;
+    until("two are back", secs(5), async || raw.ready(&bare.queue()).await == Some(2)).await;
 }
 
 /// The channel of a quorum queue keeps acknowledgements back when many are under way, and
@@ -284,7 +284,7 @@ async fn closed_at_once() {
         drop(open);
         // What was lost with the channel is ready again by now.
         sleep(millis(500)).await;
-        assert_eq!(raw.ready(&bare.queue).await, Some(MANY / 2), "round {round}");
+        assert_eq!(raw.ready(&bare.queue()).await, Some(MANY / 2), "round {round}");
     }
 }
 
@@ -292,7 +292,7 @@ async fn dropped_source() {
     let mut bare = Bare::open(broker(), 5).await;
     bare.send(0..3).await;
     let kept = bare.next().await;
-    let queue = bare.queue.clone();
+    let queue = bare.queue();
     drop(bare);
     let raw = Raw::connect().await;
     until("all are back", secs(10), async || raw.ready(&queue).await == Some(3)).await;

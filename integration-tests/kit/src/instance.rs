@@ -13,9 +13,11 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Starts `<server>@<name>`.
+    /// Starts a fresh `<server>@<name>`. A run that was killed leaves its server behind, with an
+    /// alarm that blocks publishing, another timeout, or paused.
     pub fn start(server: Server, name: &str) -> Self {
         let label = format!("{}@{name}", server.0);
+        services(&["remove", &label]);
         services(&["start", &label]);
         let mut instance = Self { server, label, environment: Vec::new() };
         instance.environment = instance.read_environment();

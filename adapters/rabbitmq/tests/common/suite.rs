@@ -11,7 +11,7 @@ use oncemq_core::{Broker, Capabilities, ConsumerSpec, Error, Event, Message, Pla
 use oncemq_rabbitmq::{Properties, QueueType, RabbitBroker};
 use tokio::time::timeout;
 
-use super::instance::Instance;
+use super::Instance;
 use super::proxy::Proxy;
 use super::raw::{Raw, text};
 
@@ -43,7 +43,7 @@ impl Suite {
 
     /// On a server of its own.
     pub fn own(queue_type: QueueType, name: &str) -> Self {
-        let instance = Instance::start(name);
+        let instance = super::instance(name);
         let broker = RabbitBroker::from_url(&instance.url()).unwrap();
         Self { broker: Some(broker.queue_type(queue_type)), proxy: None, instance: Some(instance) }
     }
