@@ -7,6 +7,7 @@ use oncemq_core::{Error, Topology};
 use sqlx::Pool;
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::acquire::Look;
 use crate::dialect::Dialect;
 use crate::error::config;
 use crate::inbox::{Inbox, Inner};
@@ -129,6 +130,7 @@ impl<DB: Dialect> Builder<DB> {
             statements: DB::statements(&names, &server, self.named),
             places: Arc::new(Semaphore::new(units.max(1))),
             pool: self.pool,
+            look: Look::default(),
             names,
             server,
             retention: self.retention,

@@ -10,6 +10,7 @@ use oncemq_core::{
 use sqlx::{ConnectOptions, Pool};
 use tokio::sync::Semaphore;
 
+use crate::acquire::Look;
 use crate::builder::Builder;
 use crate::dialect::{Dialect, Statements, Trouble};
 use crate::error::{bounded, store};
@@ -51,6 +52,7 @@ impl<DB: Dialect> Clone for Inbox<DB> {
 
 pub(crate) struct Inner<DB: Dialect> {
     pub(crate) pool: Pool<DB>,
+    pub(crate) look: Look,
     pub(crate) names: Names,
     pub(crate) server: DB::Server,
     pub(crate) statements: Statements,
@@ -96,7 +98,8 @@ impl<DB: Dialect> Inner<DB> {
                 Err(error) => return Err(error),
             }
         }
-        let mut lane = bounded(DB::CALL_LIMIT, Lane::take(&self.pool, self.statements.named)).await?;
+        let mut lane =
+            bounded(DB::CALL_LIMIT, Lane::take(&self.pool, &self.look, self.statements.named)).await?;
         lane.open(&self.server, limit).await?;
         Ok(lane)
     }

@@ -9,7 +9,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Connection, Either, Executor, Pool};
 use tokio::runtime::Handle;
 
-use crate::acquire::acquire;
+use crate::acquire::{Look, acquire};
 use crate::dialect::{Dialect, Trouble};
 use crate::error::{bounded, refused};
 use crate::execute::{Statement, plain};
@@ -68,8 +68,8 @@ impl<DB: Dialect> fmt::Debug for Lane<DB> {
 
 impl<DB: Dialect> Lane<DB> {
     /// Takes a connection out of the pool for good.
-    pub(crate) async fn take(pool: &Pool<DB>, named: bool) -> Result<Self, sqlx::Error> {
-        let mut conn = acquire(pool).await?;
+    pub(crate) async fn take(pool: &Pool<DB>, look: &Look, named: bool) -> Result<Self, sqlx::Error> {
+        let mut conn = acquire(pool, look).await?;
         // From here on it is closed wherever it is dropped: no transaction of ours ever
         // reaches the pool.
         conn.close_on_drop();

@@ -7,7 +7,7 @@ use oncemq_core::{Class, Entry, Failed, Marks, Note, TrailId};
 use sqlx::Pool;
 use sqlx::pool::PoolConnection;
 
-use crate::acquire::acquire;
+use crate::acquire::{Look, acquire};
 use crate::dialect::{Dialect, Trouble, Value};
 use crate::error::bounded;
 use crate::execute::{collect, plain};
@@ -27,7 +27,12 @@ pub(crate) struct Aside<DB: Dialect> {
 
 impl<DB: Dialect> Aside<DB> {
     pub(crate) async fn take(pool: &Pool<DB>) -> Result<Self, sqlx::Error> {
-        let conn = Some(acquire(pool).await?);
+        Self::take_among(pool, &Look::default()).await
+    }
+
+    /// The same where others may wait for the pool, too.
+    async fn take_among(pool: &Pool<DB>, look: &Look) -> Result<Self, sqlx::Error> {
+        let conn = Some(acquire(pool, look).await?);
         Ok(Self { conn, runtime: tokio::runtime::Handle::current(), clean: false })
     }
 
@@ -70,7 +75,7 @@ impl<DB: Dialect> Inbox<DB> {
                 false => None,
             };
             let attempt = async {
-                let mut aside = Aside::take(&self.inner.pool).await?;
+                let mut aside = Aside::take_among(&self.inner.pool, &self.inner.look).await?;
                 let named = self.inner.statements.named;
                 if !named {
                     // Preparing and running are two messages, and outside a transaction a
