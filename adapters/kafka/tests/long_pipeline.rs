@@ -90,6 +90,7 @@ async fn copy(instance: Arc<Instance>) {
     over.store(true, SeqCst);
 
     assert_once(&place.read(&job.to, Level::Committed), &wanted);
+    println!("the topic has every record once");
     assert_once(&tokio::task::spawn_blocking(|| live.join().unwrap()).await.unwrap(), &wanted);
     let written = place.read(&job.to, Level::Written).len();
     println!("{} outputs were written and aborted", written - RECORDS);

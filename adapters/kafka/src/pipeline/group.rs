@@ -20,6 +20,8 @@ use crate::source::context::{Change, Partition, assign, list_of, unassign};
 
 /// The longest a question to the broker may keep the thread from polling.
 const ASK: Duration = Duration::from_secs(5);
+/// After this time a broker that has just started knows its partitions.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
 /// The wait after a question that was not answered.
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -162,6 +164,17 @@ impl Driver {
             .map_err(|refused| error::from_client("asking for the bounds of a partition", &refused))
     }
 
+    /// The bounds, looked at twice where this offset is beyond the end: a broker that has just
+    /// started may not know yet how far it had come.
+    fn bounds_around(&self, topic: &str, number: i32, offset: i64) -> Result<(i64, i64), Error> {
+        let (low, high) = self.bounds(topic, number)?;
+        if offset <= high {
+            return Ok((low, high));
+        }
+        std::thread::sleep(SECOND_LOOK);
+        self.bounds(topic, number)
+    }
+
     /// Has everything read again from the committed offsets, after this time.
     pub(super) fn rewind_in(&mut self, wait: Duration) {
         for part in &mut self.parts {
@@ -205,7 +218,8 @@ impl Driver {
             let Some(place) = self.parts.iter().position(is) else { continue };
             let mut offset = position.offset;
             if self.parts[place].gap {
-                let (low, high) = self.bounds(&position.topic, position.number).map_err(redo)?;
+                let (topic, number) = (&position.topic, position.number);
+                let (low, high) = self.bounds_around(topic, number, offset).map_err(redo)?;
                 offset = if (low..=high).contains(&offset) { offset } else { low };
             }
             let part = &mut self.parts[place];
@@ -256,7 +270,7 @@ impl Driver {
         let mut list = TopicPartitionList::new();
         for place in 0..self.parts.len() {
             let part = &self.parts[place];
-            let (low, high) = self.bounds(&part.topic, part.number)?;
+            let (low, high) = self.bounds_around(&part.topic, part.number, part.next)?;
             let part = &mut self.parts[place];
             if !(low..=high).contains(&part.next) {
                 self.summary.gaps += u64::from(!part.gap);

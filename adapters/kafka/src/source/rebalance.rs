@@ -29,6 +29,8 @@ use crate::error;
 
 /// The longest a question to the broker may keep the thread from polling.
 const ASK: Duration = Duration::from_secs(5);
+/// After this time a broker that has just started knows its partitions.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
 /// What the last commit of a partition may take beyond its deadline.
 const COMMIT: Duration = Duration::from_secs(5);
 
@@ -240,11 +242,18 @@ impl Rebalance {
             let ours = state.held().filter(|part| part.member == self.member);
             ours.map(|part| (part.topic.clone(), part.number, part.epoch, part.position())).collect()
         };
+        let mut found = false;
         for (topic, number, epoch, position) in held {
-            let (low, high) = bounds(client, &topic, number)?;
+            let (mut low, mut high) = bounds(client, &topic, number)?;
+            if position > high {
+                // A broker that has just started may not know yet how far it had come.
+                std::thread::sleep(SECOND_LOOK);
+                (low, high) = bounds(client, &topic, number)?;
+            }
             if (low..=high).contains(&position) {
                 continue;
             }
+            found = true;
             let mut state = shared.state();
             let next = state.next_epoch();
             if let Some(part) = state.held_mut().find(|part| part.epoch == epoch) {
@@ -255,25 +264,32 @@ impl Rebalance {
             state.tell(Event::Gap { topic: topic.to_string(), partition: number, from: position, to: low });
             drop(state);
             shared.wake();
-            begin_again(client, shared, self.member, (&topic, number))
+            begin_again(client, shared, self.member, Some((&topic, number)))
                 .map_err(|refused| error::from_client("going on after a gap", &refused))?;
+        }
+        if !found {
+            // All of them are there by now, but the client fetches one of them no more.
+            begin_again(client, shared, self.member, None)
+                .map_err(|refused| error::from_client("fetching again", &refused))?;
         }
         Ok(())
     }
 }
 
-/// Has the client fetch a partition anew that it has given up: it would refuse a seek.
+/// Has the client fetch a partition anew that it has given up, or every one: it would refuse a
+/// seek.
 fn begin_again(
     client: &Client,
     shared: &Shared,
     member: Member,
-    (topic, number): (&str, i32),
+    which: Option<(&str, i32)>,
 ) -> KafkaResult<()> {
     let cooperative = matches!(client.rebalance_protocol(), RebalanceProtocol::Cooperative);
     let mut list = TopicPartitionList::new();
     for part in shared.state().held().filter(|part| part.member == member) {
         // An eager client only takes all partitions at once.
-        if !cooperative || part.number == number && *part.topic == *topic {
+        let is_it = |(topic, number): (&str, i32)| part.number == number && *part.topic == *topic;
+        if !cooperative || which.is_none_or(is_it) {
             list.add_partition_offset(&part.topic, part.number, Offset::Offset(part.position()))?;
         }
     }
