@@ -218,11 +218,17 @@ impl Writer {
 
     /// Ends an open transaction without effect. If that fails within the limit the next
     /// producer does it, or the broker.
+    ///
+    /// An output without an answer may still be on its way. Arriving after the abort it would
+    /// belong to the next transaction of this producer, and count with it. A new producer has
+    /// another epoch, and the broker refuses what comes from the one before.
     pub(super) fn abort(&mut self, limit: Duration) {
         let State::Ready(producer) = &self.state else { return };
+        let deliveries = producer.client().context();
         let end = Instant::now() + BEFORE_ABORT.min(limit);
-        while !producer.client().context().wait(SLICE / 10) && Instant::now() < end {}
-        if self.persist(limit, || producer.abort_transaction(SLICE)).is_err() {
+        while !deliveries.wait(SLICE / 10) && Instant::now() < end {}
+        let answered = deliveries.wait(Duration::ZERO) && !deliveries.has_failed();
+        if self.persist(limit, || producer.abort_transaction(SLICE)).is_err() || !answered {
             self.state = State::None;
         }
     }
