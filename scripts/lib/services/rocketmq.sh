@@ -1,0 +1,219 @@
+# shellcheck shell=bash
+# RocketMQ: a name server and one broker.
+
+rocketmq_version=5.5.0
+# In the locale C, Java does not find files whose path has other letters.
+rocketmq_locale=LC_ALL=C.UTF-8
+
+# The broker also listens two below its own port, whatever its settings say.
+rocketmq_ports() {
+  echo rocketmq=21876 fast=21909 between=21910 broker=21911 ha=21912
+}
+
+rocketmq_install() {
+  missing_packages java=default-jre-headless mvn=maven openssl=openssl
+}
+
+rocketmq_fetch() {
+  [ -d "$(rocketmq_jars)" ] || alone rocketmq_fetch_jars
+}
+
+# The same for every instance.
+rocketmq_jars() { echo "$root/tools/rocketmq-$rocketmq_version"; }
+
+# Fills a directory beside its place and moves it there when it is whole. What an
+# interrupted run has downloaded is in Maven's own store, and is checked there.
+rocketmq_fetch_jars() {
+  local jars new
+  jars=$(rocketmq_jars)
+  new=$jars.new
+  [ ! -d "$jars" ] || return 0
+  echo "fetching rocketmq $rocketmq_version"
+  rm -rf "$new"
+  mkdir -p "$new"
+  rocketmq_project >"$new/pom.xml"
+  try_thrice env "$rocketmq_locale" mvn -B -C -Dstyle.color=never -f "$new/pom.xml" \
+    org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
+    -DincludeScope=runtime -DoutputDirectory="$new" >"$root/tools/rocketmq.log" 2>&1 </dev/null || {
+    echo "Maven could not fetch rocketmq $rocketmq_version; $root/tools/rocketmq.log says:" >&2
+    grep -m 2 ERROR "$root/tools/rocketmq.log" >&2
+    return 1
+  }
+  # Native parts for other systems.
+  rm -f "$new"/*osx* "$new"/*windows*
+  mv "$new" "$jars"
+}
+
+rocketmq_project() {
+  local part
+  cat <<END
+<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>oncemq</groupId>
+  <artifactId>rocketmq</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+END
+  for part in namesrv broker tools; do
+    cat <<END
+    <dependency>
+      <groupId>org.apache.rocketmq</groupId>
+      <artifactId>rocketmq-$part</artifactId>
+      <version>$rocketmq_version</version>
+    </dependency>
+END
+  done
+  cat <<END
+  </dependencies>
+</project>
+END
+}
+
+rocketmq_start() {
+  make_certificates
+  # The broker's second listener has no port of its own to choose.
+  [ "$(port broker)" = $(($(port fast) + 2)) ] || die "$label: the ports below $(port broker) are taken"
+  rocketmq_configure
+  rocketmq_tool admin
+  chmod 755 "$dir/admin"
+  rocketmq_tool namesrv
+  chmod 755 "$dir/namesrv"
+  mapfile -t java < <(rocketmq_java namesrv)
+  spawn "${java[@]}" -Xms32m -Xmx128m org.apache.rocketmq.namesrv.NamesrvStartup -c namesrv.conf
+  cp "$dir/pid" "$dir/namesrv.pid"
+  mapfile -t java < <(rocketmq_java broker)
+  # The store maps its files and copies messages outside the heap: with less it stalls.
+  spawn "${java[@]}" -Xms128m -Xmx512m -XX:MaxDirectMemorySize=1g \
+    org.apache.rocketmq.broker.BrokerStartup -c broker.conf
+}
+
+# Without the second compiler it is ready in half the time and busy for half as
+# long. Benchmarks, which write through to the disk, want the faster code.
+rocketmq_java() {
+  printf '%s\n' env "$rocketmq_locale" "ROCKETMQ_HOME=$dir" java -XX:+UseSerialGC -XX:-UsePerfData \
+    -Duser.home="$dir/home" -Drmq.logback.configurationFile="$dir/logback.xml" \
+    -Dtls.config.file="$dir/tls.properties" -Dtls.test.mode.enable=false \
+    --add-exports=java.base/jdk.internal.ref=ALL-UNNAMED --add-opens=java.base/java.nio=ALL-UNNAMED \
+    --add-opens=java.base/sun.nio.ch=ALL-UNNAMED --add-opens=java.base/java.lang=ALL-UNNAMED \
+    -cp "$(rocketmq_jars)/*"
+  [ "${ONCEMQ_DURABLE:-0}" != 0 ] || echo -XX:TieredStopAtLevel=1
+}
+
+# Asks the name server for the cluster: the broker registers there when it takes messages.
+rocketmq_ready() {
+  local header='{"code":106,"flag":0,"language":"JAVA","opaque":1,"version":433}' hex
+  printf -v hex '\\0\\0\\0\\x%02x\\0\\0\\0\\x%02x' $((${#header} + 4)) ${#header}
+  (
+    exec 3<>"/dev/tcp/127.0.0.1/$(port rocketmq)" && printf "$hex%s" "$header" >&3 &&
+      [[ $(timeout 2 dd bs=4096 count=1 <&3 2>/dev/null | tr -d '\0') == *:$(port broker)\"* ]]
+  ) 2>/dev/null && port_is_open "$(port broker)"
+}
+
+rocketmq_stop() {
+  kill -TERM "$1"
+  wait_until 30 rocketmq_broker_is_down || return 0
+  signal_all TERM
+}
+
+rocketmq_broker_is_down() { ! main_pid >/dev/null; }
+
+rocketmq_env() {
+  put ONCEMQ_ROCKETMQ_URL "rocketmq://127.0.0.1:$(port rocketmq)"
+  # Where the name server sends clients to.
+  put ONCEMQ_ROCKETMQ_BROKER_URL "tcp://127.0.0.1:$(port broker)"
+  # A broker that somebody else runs at this address has neither.
+  [ -e "$dir/broker.conf" ] || return 0
+  put ONCEMQ_ROCKETMQ_ADMIN "$dir/admin"
+  put ONCEMQ_ROCKETMQ_NAMESRV "$dir/namesrv"
+  put ONCEMQ_ROCKETMQ_CA "$root/tls/ca.pem"
+}
+
+rocketmq_configure() {
+  mkdir -p "$dir/home"
+  cat >"$dir/tls.properties" <<END
+tls.test.mode.enable=false
+tls.server.certPath=$root/tls/server.pem
+tls.server.keyPath=$root/tls/server.key
+END
+  cat >"$dir/logback.xml" <<END
+<configuration>
+  <appender name="out" class="org.apache.rocketmq.logging.ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %p %m \(%c{0}\)%n</pattern></encoder>
+  </appender>
+  <!-- It says at each look that there is nothing to do. -->
+  <logger name="RocketmqTransaction" level="ERROR"/>
+  <root level="WARN"><appender-ref ref="out"/></root>
+</configuration>
+END
+  cat >"$dir/namesrv.conf" <<END
+listenPort=$(port rocketmq)
+bindAddress=127.0.0.1
+kvConfigPath=$dir/data/kvConfig.json
+configStorePath=$dir/data/namesrv.properties
+END
+  rocketmq_broker >"$dir/broker.conf"
+}
+
+rocketmq_broker() {
+  cat <<END
+brokerClusterName=oncemq
+brokerName=broker-a
+brokerId=0
+brokerIP1=127.0.0.1
+bindAddress=127.0.0.1
+listenPort=$(port broker)
+haListenPort=$(port ha)
+namesrvAddr=127.0.0.1:$(port rocketmq)
+storePathRootDir=$dir/data/store
+storePathCommitLog=$dir/data/store/commitlog
+mappedFileSizeCommitLog=33554432
+mappedFileSizeConsumeQueue=600000
+mappedFileSizeTimerLog=4194304
+maxIndexNum=200000
+maxHashSlotNum=50000
+diskMaxUsedSpaceRatio=99
+# A topic or group that a test did not declare is an error.
+autoCreateTopicEnable=false
+autoCreateSubscriptionGroup=false
+# Otherwise it writes the same page of its timers ten times a second.
+timerFlushIntervalMs=60000
+# The usual levels have nothing between 1 and 5 seconds, and tests wait for them. Consumers
+# read them from the broker.
+messageDelayLevel=1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 20s 30s 1m 5m 10m 30m 1h 2h
+# How soon a half message is asked about, and how often.
+transactionTimeOut=3000
+transactionCheckInterval=3000
+transactionCheckMax=5
+enablePropertyFilter=true
+END
+  if [ "${ONCEMQ_DURABLE:-0}" = 0 ]; then echo flushDiskType=ASYNC_FLUSH; else echo flushDiskType=SYNC_FLUSH; fi
+}
+
+# rocketmq_tool NAME: writes a program for tests. `admin COMMAND ...` is the server's own tool;
+# `namesrv kill` and `namesrv start` do it to the name server alone.
+rocketmq_tool() {
+  local java word
+  mapfile -t java < <(rocketmq_java "$1")
+  {
+    echo '#!/bin/sh'
+    if [ "$1" = admin ]; then
+      printf 'command=$1; shift\nexec'
+      printf ' %q' "${java[@]}" -Xmx128m "-Drocketmq.client.logRoot=$dir/home/logs" \
+        org.apache.rocketmq.tools.command.MQAdminStartup
+      echo " \"\$command\" -n 127.0.0.1:$(port rocketmq) \"\$@\" 2>/dev/null"
+    else
+      cat <<END
+case \$1 in
+  kill) kill -KILL "\$(cat "$dir/namesrv.pid")" ;;
+  start)
+    cd "$dir" || exit 1
+    ONCEMQ_INSTANCE="$dir" setsid$(printf ' %q' "${java[@]}" -Xms32m -Xmx128m) \\
+      org.apache.rocketmq.namesrv.NamesrvStartup -c namesrv.conf >>log 2>&1 </dev/null &
+    echo \$! >namesrv.pid
+    ;;
+esac
+END
+    fi
+  } >"$dir/$1"
+}
