@@ -47,6 +47,9 @@ pub struct Origin {
     pub broker: Arc<str>,
     /// The topic, or on a queue broker the queue.
     pub topic: Arc<str>,
+    /// The server that numbers the partition, on brokers whose servers each have a partition
+    /// 0 of a topic (RocketMQ's broker name).
+    pub server: Option<Arc<str>>,
     /// The partition, on brokers that have them.
     pub partition: Option<i32>,
     /// The offset in the partition, on brokers that have them.
@@ -61,13 +64,26 @@ pub struct Origin {
 impl Origin {
     /// A place without partition and offset.
     pub fn new(broker: impl Into<Arc<str>>, topic: impl Into<Arc<str>>) -> Self {
-        Self { broker: broker.into(), topic: topic.into(), partition: None, offset: None, first_stored: None }
+        Self {
+            broker: broker.into(),
+            topic: topic.into(),
+            server: None,
+            partition: None,
+            offset: None,
+            first_stored: None,
+        }
     }
 
     /// The same place at a partition and an offset.
     pub fn at(mut self, partition: i32, offset: i64) -> Self {
         self.partition = Some(partition);
         self.offset = Some(offset);
+        self
+    }
+
+    /// The same place, on a server that numbers its own partitions.
+    pub fn on(mut self, server: impl Into<Arc<str>>) -> Self {
+        self.server = Some(server.into());
         self
     }
 
@@ -81,6 +97,9 @@ impl Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.broker, self.topic)?;
+        if let Some(server) = &self.server {
+            write!(f, "/{server}")?;
+        }
         if let (Some(partition), Some(offset)) = (self.partition, self.offset) {
             write!(f, "/{partition}@{offset}")?;
         }

@@ -1,5 +1,6 @@
 //! Where deliveries come from.
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub enum Event {
     Gap {
         /// The topic.
         topic: String,
+        /// The server that numbers the partition, see [`Origin::server`](crate::Origin::server).
+        server: Option<Arc<str>>,
         /// The partition.
         partition: i32,
         /// The first missing offset.
@@ -57,6 +60,9 @@ pub enum Scope {
     All,
     /// These partitions of these topics.
     Partitions(Vec<(String, i32)>),
+    /// These partitions of these topics, each on the server that numbers it, see
+    /// [`Origin::server`](crate::Origin::server): topic, server, number.
+    ServerPartitions(Vec<(String, Arc<str>, i32)>),
 }
 
 impl Scope {
@@ -67,6 +73,11 @@ impl Scope {
             Scope::Partitions(list) => list
                 .iter()
                 .any(|(topic, partition)| **topic == *origin.topic && Some(*partition) == origin.partition),
+            Scope::ServerPartitions(list) => list.iter().any(|(topic, server, partition)| {
+                **topic == *origin.topic
+                    && Some(&**server) == origin.server.as_deref()
+                    && Some(*partition) == origin.partition
+            }),
         }
     }
 }
@@ -111,3 +122,19 @@ pub trait Source: Send + 'static {
 }
 
 const _: fn(&dyn Source) = |_| ();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Origin;
+
+    #[test]
+    fn partitions_of_two_servers_with_one_number_are_told_apart() {
+        let on = |server: &str| Origin::new("rocketmq", "orders").at(3, 7).on(server);
+        let scope = Scope::ServerPartitions(vec![("orders".to_owned(), "broker-a".into(), 3)]);
+        assert!(scope.contains(&on("broker-a")));
+        assert!(!scope.contains(&on("broker-b")));
+        assert!(!scope.contains(&Origin::new("rocketmq", "orders").at(3, 7)));
+        assert!(!scope.contains(&Origin::new("rocketmq", "others").at(3, 7).on("broker-a")));
+    }
+}

@@ -249,6 +249,10 @@ fn fresh_id(
         (Identity::Position, None, Some(partition), Some(offset)) => {
             part(b"position");
             part(origin.topic.as_bytes());
+            // Nothing at all without one, so that the names of others stay as they are.
+            if let Some(server) = &origin.server {
+                part(server.as_bytes());
+            }
             part(&partition.to_be_bytes());
             part(&offset.to_be_bytes());
             part(&message.timestamp().map_or(0, millis).to_be_bytes());

@@ -286,6 +286,7 @@ impl Logs {
 
 fn gap(topic: &str, number: u32, from: u64, to: u64) -> Event {
     Event::Gap {
+        server: None,
         topic: topic.to_owned(),
         partition: i32::try_from(number).unwrap_or(i32::MAX),
         from: i64::try_from(from).unwrap_or(i64::MAX),

@@ -261,7 +261,13 @@ impl Rebalance {
                 // history, and begins at its beginning.
                 if position < low { part.skip_to(low) } else { part.start_again(low, next) }
             }
-            state.tell(Event::Gap { topic: topic.to_string(), partition: number, from: position, to: low });
+            state.tell(Event::Gap {
+                topic: topic.to_string(),
+                server: None,
+                partition: number,
+                from: position,
+                to: low,
+            });
             drop(state);
             shared.wake();
             begin_again(client, shared, self.member, Some((&topic, number)))
