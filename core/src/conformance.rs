@@ -6,4 +6,4 @@
 pub mod source;
 pub mod store;
 
-pub use source::{Abilities, Harness, main};
+pub use source::{Abilities, Harness, main, trials};

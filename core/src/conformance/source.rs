@@ -134,7 +134,11 @@ const CASE_LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the suite as a test binary: names, filters and closing line as of any other.
 pub fn main<H: Harness>(harness: H) -> ExitCode {
-    let arguments = Arguments::from_args();
+    libtest_mimic::run(&Arguments::from_args(), trials(harness)).exit_code()
+}
+
+/// The cases of the suite, for a test binary that has others beside them.
+pub fn trials<H: Harness>(harness: H) -> Vec<Trial> {
     let left_out = harness.left_out();
     if let Some(why) = &left_out {
         note(&format!("broker suite ignored: {why}"));
@@ -155,7 +159,7 @@ pub fn main<H: Harness>(harness: H) -> ExitCode {
     end::cases(&mut cases);
     outage::cases(&mut cases);
     lacking::cases(&mut cases);
-    libtest_mimic::run(&arguments, cases.trials).exit_code()
+    cases.trials
 }
 
 #[allow(clippy::print_stderr, reason = "a test binary tells its reader why it ignores")]

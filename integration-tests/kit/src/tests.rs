@@ -62,7 +62,11 @@ pub fn is_long() -> bool {
 fn run(tests: Vec<Trial>, ignored: bool, threads: usize) -> Conclusion {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(threads);
-    let tests = tests.into_iter().map(|test| test.with_ignored_flag(ignored)).collect();
+    let ignore = |test: Trial| {
+        let already = test.has_ignored_flag();
+        test.with_ignored_flag(ignored || already)
+    };
+    let tests = tests.into_iter().map(ignore).collect();
     libtest_mimic::run(&arguments, tests)
 }
 

@@ -1,0 +1,207 @@
+//! Sending, each message confirmed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oncemq_core::{Error, ErrorKind, Message, Publisher, failpoint};
+use tokio::sync::RwLock;
+use tokio::time::Instant;
+
+use crate::client::{Answer, Fault, Seat};
+use crate::cluster::{Cluster, Queue};
+use crate::config::Config;
+use crate::error::{self, code};
+use crate::records::{self, Record};
+
+/// How long one try may take.
+const TRY: Duration = Duration::from_secs(3);
+/// The wait after a failed try; it doubles up to the longest.
+const WAIT_MIN: Duration = Duration::from_millis(50);
+const WAIT_MAX: Duration = Duration::from_secs(2);
+/// The longest frame that a broker reads; with more it cuts the connection without a word.
+const FRAME_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;
+
+/// Sends until a message is stored. A try without an answer is repeated with the same
+/// `UNIQ_KEY`, so that one who stored both can tell.
+#[derive(Debug, Clone)]
+pub(crate) struct Producer {
+    cluster: Arc<Cluster>,
+    config: Arc<Config>,
+    turn: Arc<AtomicUsize>,
+}
+
+/// What a try came to.
+enum Tried {
+    Stored,
+    /// No later try can do better.
+    Refused(Error),
+    Again(Error),
+}
+
+impl Producer {
+    pub(crate) fn new(cluster: Arc<Cluster>, config: Arc<Config>) -> Self {
+        Self { cluster, config, turn: Arc::default() }
+    }
+
+    /// Sends a record to a topic and returns when it is stored. A future that is dropped leaves
+    /// that unknown.
+    pub(crate) async fn send(&self, topic: &str, record: &Record, reconsumed: u32) -> Result<(), Error> {
+        let size = record.body.len() + record.properties.len();
+        if size > FRAME_MAX {
+            return Err(too_large(topic, size, "RocketMQ takes no message over 16 MiB"));
+        }
+        let (end, mut wait) = (Instant::now() + self.config.publish_timeout, WAIT_MIN);
+        let mut unknown = false;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let failed = match self.attempt(topic, record, reconsumed, left.min(TRY)).await {
+                Tried::Stored => return Ok(()),
+                Tried::Refused(error) => return Err(error),
+                Tried::Again(error) => error,
+            };
+            unknown |= failed.kind() == ErrorKind::Unconfirmed;
+            if Instant::now() + wait >= end {
+                return Err(if unknown { unconfirmed(topic, self.config.publish_timeout, &failed) } else { failed });
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(WAIT_MAX);
+        }
+    }
+
+    async fn attempt(&self, topic: &str, record: &Record, reconsumed: u32, limit: Duration) -> Tried {
+        let route = match self.cluster.route(topic).await {
+            Ok(route) => route,
+            Err(error) => return Tried::Again(error),
+        };
+        let Some(queue) = self.choose(topic, &route, record.group.as_deref()) else {
+            let text = format!(
+                "there is no topic {topic} in RocketMQ that takes messages; create it first, or start a consumer \
+                 that declares it"
+            );
+            return Tried::Refused(Error::new(ErrorKind::Unroutable, text));
+        };
+        failpoint!("rocketmq.before_send");
+        let answer = self.cluster.send(&queue, record, reconsumed, limit.max(Duration::from_millis(1))).await;
+        failpoint!("rocketmq.sent");
+        self.judge(topic, record, answer)
+    }
+
+    fn judge(&self, topic: &str, record: &Record, answer: Result<Answer, Fault>) -> Tried {
+        let what = format!("publishing to topic {topic}");
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(fault @ Fault::NotSent(_)) => return Tried::Again(error::from_fault(&what, &fault)),
+            Err(fault @ Fault::NoAnswer(_)) => {
+                return Tried::Again(Error::new(ErrorKind::Unconfirmed, format!("{what}: no answer ({fault})")));
+            }
+        };
+        match answer.code {
+            code::SUCCESS => Tried::Stored,
+            // It has it, but not as safely as it was told to keep it.
+            code::FLUSH_DISK_TIMEOUT..=code::FLUSH_SLAVE_TIMEOUT => {
+                let text = format!("{what}: {}", error::words(&answer));
+                Tried::Again(Error::new(ErrorKind::Unconfirmed, text))
+            }
+            code::MESSAGE_ILLEGAL => {
+                let size = record.body.len() + record.properties.len();
+                Tried::Refused(too_large(topic, size, &error::words(&answer)))
+            }
+            code::SYSTEM_ERROR | code::SYSTEM_BUSY | code::SERVICE_NOT_AVAILABLE => {
+                Tried::Again(error::refused(&what, &answer))
+            }
+            code::TOPIC_NOT_EXIST => {
+                self.cluster.forget_routes();
+                let text = format!("{what}: {}", error::words(&answer));
+                Tried::Refused(Error::new(ErrorKind::Unroutable, text))
+            }
+            _ => Tried::Refused(error::refused(&what, &answer)),
+        }
+    }
+
+    /// Messages of a group go to one queue, as long as the queues stay: the one that the Java
+    /// client's selector by hash finds. Others take turns.
+    fn choose(&self, topic: &str, route: &[Seat], group: Option<&str>) -> Option<Queue> {
+        let queues = || {
+            route.iter().flat_map(|seat| (0..seat.writes).map(move |number| (&seat.broker, number)))
+        };
+        let count = queues().count();
+        let place = match group {
+            Some(group) => java_hash(group).unsigned_abs() as usize,
+            None => self.turn.fetch_add(1, SeqCst),
+        };
+        let (broker, number) = queues().nth(place.checked_rem(count)?)?;
+        Some(Queue { topic: topic.into(), broker: broker.clone(), number })
+    }
+}
+
+/// `String.hashCode` of Java.
+fn java_hash(text: &str) -> i32 {
+    text.encode_utf16().fold(0, |hash: i32, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)))
+}
+
+fn too_large(topic: &str, size: usize, why: &str) -> Error {
+    Error::new(
+        ErrorKind::TooLarge,
+        format!("a message of {size} bytes to topic {topic} is over a limit of RocketMQ: {why}"),
+    )
+}
+
+fn unconfirmed(topic: &str, limit: Duration, last: &Error) -> Error {
+    Error::new(
+        ErrorKind::Unconfirmed,
+        format!(
+            "RocketMQ did not confirm a message to {topic} within {limit:?}; it may or may not be stored, send it \
+             again with the same id: {last}"
+        ),
+    )
+}
+
+/// Publishes to the topic of the name.
+#[derive(Debug)]
+pub(crate) struct RocketmqPublisher {
+    producer: Producer,
+    closed: AtomicBool,
+    /// Shared by what is under way.
+    busy: RwLock<()>,
+}
+
+impl RocketmqPublisher {
+    pub(crate) async fn connect(config: Arc<Config>) -> Result<Self, Error> {
+        let cluster = Arc::new(Cluster::connect(config.clone())?);
+        // A wrong address is an error here.
+        cluster.masters().await?;
+        Ok(Self { producer: Producer::new(cluster, config), closed: AtomicBool::new(false), busy: RwLock::new(()) })
+    }
+}
+
+#[async_trait]
+impl Publisher for RocketmqPublisher {
+    async fn publish(&self, topic: &str, message: &Message) -> Result<(), Error> {
+        if self.closed.load(SeqCst) {
+            return Err(Error::new(ErrorKind::Closed, "the publisher is closed; make another one"));
+        }
+        let _busy = self.busy.read().await;
+        let record = records::write(message, &self.producer.cluster.new_id())?;
+        self.producer.send(topic, &record, 0).await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        if !self.closed.swap(true, SeqCst) {
+            let _idle = self.busy.write().await;
+            self.producer.cluster.close().await;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_find_the_queues_that_java_finds() {
+        assert_eq!((java_hash("order-1"), java_hash("größe"), java_hash("")), (-1_207_111_310, 98_762_257, 0));
+    }
+}

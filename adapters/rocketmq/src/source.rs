@@ -1,0 +1,216 @@
+//! Where deliveries come from.
+//!
+//! ```text
+//! RocketMQ ─► a task a queue ─► queues ─► poll_events
+//!                                 ▲   └─ watermark ─► task that commits ─► RocketMQ
+//!                                 └── answers, from any thread; copies are confirmed first
+//! ```
+
+mod commits;
+mod group;
+mod part;
+mod puller;
+mod shared;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oncemq_core::{ConsumerSpec, Error, Event, Ordering, Settle, Source};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+
+pub(crate) use shared::{Answer, Shared};
+
+use crate::cluster::{Cluster, Member};
+use crate::config::Config;
+use crate::error;
+use crate::publisher::Producer;
+use crate::settle::{Desk, Job, Link, Purpose, run_copies};
+use crate::topology::{Levels, Names};
+use commits::Committer;
+use group::Group;
+use part::Pace;
+
+/// The deliveries of one consumer. Dropped without a close it is a crash: what is out comes
+/// back.
+#[derive(Debug)]
+pub(crate) struct RocketmqSource {
+    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
+    link: Arc<Link>,
+    settle: Arc<dyn Settle>,
+    commits: mpsc::UnboundedSender<commits::Request>,
+    end: Arc<Notify>,
+    group: Option<JoinHandle<()>>,
+    tasks: Vec<JoinHandle<()>>,
+    timer: Option<(Instant, Pin<Box<Sleep>>)>,
+    closed: bool,
+}
+
+/// Joins the group and starts to consume.
+pub(crate) async fn start(
+    config: Arc<Config>,
+    spec: &ConsumerSpec,
+    names: Names,
+) -> Result<RocketmqSource, Error> {
+    let cluster = Arc::new(Cluster::connect(config.clone())?);
+    let (levels, _) = Levels::find(&cluster, &config).await?;
+    let shared = Arc::new(Shared::new(names.works.clone()));
+    let topics = names.works.iter().chain([&names.retry]).cloned().collect();
+    let id = format!("oncemq@{}", cluster.new_id());
+    let member = Arc::new(Member { id, group: names.group.clone(), topics });
+    let (jobs, job_queue) = mpsc::unbounded_channel();
+    let link = Arc::new(Link { shared: shared.clone(), jobs });
+    let producer = Producer::new(cluster.clone(), config.clone());
+    let desk = Desk { cluster: cluster.clone(), producer, names: names.clone(), levels, shared: shared.clone() };
+    let (commits, requests) = mpsc::unbounded_channel();
+    let committer = Committer {
+        cluster: cluster.clone(),
+        group: names.group.clone(),
+        shared: shared.clone(),
+        interval: config.commit_interval,
+    };
+    let ordered = spec.subscriptions.iter().filter(|one| one.ordering == Ordering::Ordered);
+    let group = Group {
+        cluster: cluster.clone(),
+        shared: shared.clone(),
+        member,
+        pace: Pace::new(spec.in_flight, config.commit_each),
+        locked: ordered.map(|one| one.topic.clone()).collect(),
+        owned: HashMap::new(),
+        told: HashMap::new(),
+        config,
+    };
+    let end = Arc::new(Notify::new());
+    let tasks = vec![tokio::spawn(run_copies(job_queue, Arc::new(desk))), tokio::spawn(committer.run(requests))];
+    Ok(RocketmqSource {
+        shared,
+        cluster,
+        settle: link.clone(),
+        link,
+        commits,
+        group: Some(tokio::spawn(group.run(end.clone()))),
+        end,
+        tasks,
+        timer: None,
+        closed: false,
+    })
+}
+
+impl RocketmqSource {
+    /// Waits for the next moment at which time alone brings something. Returns whether it has
+    /// come.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, due: Option<Instant>) -> bool {
+        let Some(due) = due else { return false };
+        match &mut self.timer {
+            Some((armed, sleep)) => {
+                if *armed != due {
+                    *armed = due;
+                    sleep.as_mut().reset(due);
+                }
+            }
+            None => self.timer = Some((due, Box::pin(sleep_until(due)))),
+        }
+        self.timer.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready())
+    }
+
+    async fn flush_until(&self, end: Instant) -> bool {
+        // Copies are confirmed one by one; a look now and then is enough at an end.
+        while self.shared.copies.load(SeqCst) > 0 {
+            if Instant::now() >= end {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let (done, committed) = oneshot::channel();
+        // Without the task nothing can be applied any more.
+        self.commits.send(Some(done)).is_err() || matches!(timeout_at(end, committed).await, Ok(Ok(())))
+    }
+
+    fn abort(&mut self) {
+        for task in self.tasks.drain(..).chain(self.group.take()) {
+            task.abort();
+        }
+    }
+}
+
+#[async_trait]
+impl Source for RocketmqSource {
+    fn poll_events(
+        &mut self,
+        cx: &mut Context<'_>,
+        max: usize,
+        events: &mut Vec<Event>,
+    ) -> Poll<Result<(), Error>> {
+        if self.closed {
+            return Poll::Ready(Err(error::closed()));
+        }
+        let before = events.len();
+        loop {
+            // Before the look, so that nothing that comes next is missed.
+            self.shared.register(cx.waker());
+            let filled = match self.shared.fill(max, events, &self.settle) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.closed = true;
+                    return Poll::Ready(Err(error));
+                }
+            };
+            if filled.wanted {
+                // Ended, it has nothing to commit.
+                let _ = self.commits.send(None);
+            }
+            for (token, message) in filled.strays {
+                self.shared.copies.fetch_add(1, SeqCst);
+                // Ended, the offset stays where it is.
+                let _ = self.link.jobs.send(Job::new(token, message, Purpose::Stray));
+            }
+            if events.len() > before {
+                return Poll::Ready(Ok(()));
+            }
+            if !self.poll_timer(cx, filled.due) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn outstanding(&self) -> usize {
+        self.shared.outstanding()
+    }
+
+    async fn flush(&mut self, limit: Duration) -> bool {
+        self.closed || self.flush_until(Instant::now() + limit).await
+    }
+
+    async fn close(&mut self, limit: Duration) -> Result<(), Error> {
+        if std::mem::replace(&mut self.closed, true) && self.group.is_none() {
+            return Ok(());
+        }
+        let end = Instant::now() + limit;
+        self.shared.close();
+        // Copies that are not confirmed by then come again, with their originals.
+        self.flush_until(end - limit / 4).await;
+        self.end.notify_one();
+        if let Some(group) = &mut self.group {
+            // A broker that does not answer finds a member that is gone: what was not committed
+            // comes back either way.
+            let _ = timeout_at(end, group).await;
+        }
+        self.abort();
+        let _ = timeout_at(end, self.cluster.close()).await;
+        Ok(())
+    }
+}
+
+impl Drop for RocketmqSource {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}

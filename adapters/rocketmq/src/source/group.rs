@@ -1,0 +1,242 @@
+//! Being a member of the group: saying so, seeing the others, and taking a share of the queues.
+//!
+//! ```text
+//! every broker ◄─ alive, and what is consumed
+//!              ─► members ─┐
+//! name server  ─► queues  ─┴► our share ─► a task a queue
+//! ```
+//!
+//! Every member works out the same shares from the same lists, as the clients in Java do. A
+//! broker tells nobody that a queue is about to leave: the others begin when they see the new
+//! list. So what is finished is committed at once, and what runs is void.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncemq_core::{Error, ErrorKind};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use super::part::Pace;
+use super::puller::{Puller, revoking};
+use super::shared::Shared;
+use crate::cluster::{Cluster, Member, Queue};
+use crate::config::Config;
+use crate::error;
+
+/// How often the lists are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often brokers hear of us. They forget a member after two minutes, and at once when its
+/// connection is gone: a new connection is nobody's until it is told.
+const ALIVE: Duration = Duration::from_secs(5);
+/// What another member may need to see a new list and to commit.
+const PATIENCE: Duration = Duration::from_millis(2_500);
+/// What the last commit of a queue may take.
+const LAST_COMMIT: Duration = Duration::from_secs(3);
+
+pub(crate) struct Group {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) member: Arc<Member>,
+    pub(crate) pace: Pace,
+    /// Topics whose queues are locked.
+    pub(crate) locked: BTreeSet<Arc<str>>,
+    pub(crate) owned: HashMap<Queue, JoinHandle<()>>,
+    /// When each broker was last told of us.
+    pub(crate) told: HashMap<Arc<str>, Instant>,
+}
+
+impl Group {
+    /// Until `end` is set; then everything is let go.
+    pub(crate) async fn run(mut self, end: Arc<tokio::sync::Notify>) {
+        // Together with whoever asks for it, so that no look is cut in the middle of a change.
+        let mut ended = std::pin::pin!(end.notified());
+        loop {
+            match self.look().await {
+                Ok(()) => {
+                    self.shared.trouble("group", None);
+                    self.shared.joined();
+                }
+                Err(error) if error::is_final(&error) => self.shared.fail(error),
+                Err(error) => self.shared.trouble("group", Some(error.to_string())),
+            }
+            tokio::select! {
+                () = sleep(LOOK) => {}
+                () = &mut ended => break,
+            }
+        }
+        self.leave().await;
+    }
+
+    /// One look at the lists, and what follows from it.
+    async fn look(&mut self) -> Result<(), Error> {
+        let mut share = BTreeSet::new();
+        let mut alone = true;
+        for topic in self.member.topics.clone() {
+            let route = self.cluster.route(&topic).await?;
+            let Some(first) = route.first() else {
+                let text = format!("there is no topic {topic} in RocketMQ; create it, or use Topology::Declare");
+                return Err(Error::new(ErrorKind::Topology, text));
+            };
+            for seat in route.iter() {
+                self.tell(&seat.broker).await?;
+            }
+            let mut members = self.cluster.members(&first.broker, &self.member.group).await?;
+            if !members.contains(&self.member.id) {
+                // A new connection, or a broker that has just started.
+                self.told.remove(&first.broker);
+                self.tell(&first.broker).await?;
+                members = self.cluster.members(&first.broker, &self.member.group).await?;
+            }
+            let queue = |broker: &Arc<str>, number| Queue { topic: topic.clone(), broker: broker.clone(), number };
+            let queues: Vec<Queue> = route
+                .iter()
+                .flat_map(|seat| (0..seat.reads).map(|number| queue(&seat.broker, number)))
+                .collect();
+            alone &= members.len() < 2;
+            share.extend(share_of(&self.member.id, &members, &queues));
+        }
+        self.change(share, alone).await;
+        Ok(())
+    }
+
+    async fn tell(&mut self, broker: &Arc<str>) -> Result<(), Error> {
+        if self.told.get(broker).is_some_and(|told| told.elapsed() < ALIVE) {
+            return Ok(());
+        }
+        self.told.remove(broker);
+        self.cluster.heartbeat(broker, &self.member).await?;
+        self.told.insert(broker.clone(), Instant::now());
+        Ok(())
+    }
+
+    async fn change(&mut self, share: BTreeSet<Queue>, alone: bool) {
+        let gone: Vec<Queue> = self.owned.keys().filter(|queue| !share.contains(*queue)).cloned().collect();
+        self.let_go(gone).await;
+        for queue in share {
+            if self.owned.contains_key(&queue) {
+                continue;
+            }
+            let locked = self.locked.contains(&queue.topic);
+            let puller = Puller {
+                cluster: self.cluster.clone(),
+                shared: self.shared.clone(),
+                member: self.member.clone(),
+                queue: queue.clone(),
+                pace: self.pace,
+                start: self.config.start,
+                locked,
+                patience: if alone || locked { Duration::ZERO } else { PATIENCE },
+            };
+            self.owned.insert(queue, tokio::spawn(puller.run()));
+        }
+    }
+
+    /// Lets queues go: what is finished is committed. A locked queue waits for what runs, since
+    /// nobody else begins before the lock is given back.
+    async fn let_go(&mut self, queues: Vec<Queue>) {
+        if queues.is_empty() {
+            return;
+        }
+        let wait = queues.iter().any(|queue| self.locked.contains(&queue.topic));
+        let deadline = Instant::now() + if wait { self.config.revoke_timeout } else { Duration::ZERO };
+        for queue in &queues {
+            if let Some(task) = self.owned.remove(queue) {
+                task.abort();
+                // Nobody adds the queue behind our back.
+                let _ = task.await;
+            }
+            let mut state = self.shared.state();
+            let locked = self.locked.contains(&queue.topic);
+            for part in state.held_mut().filter(|part| part.queue == *queue) {
+                part.leaving = true;
+            }
+            state.tell(revoking(queue, if locked { deadline } else { Instant::now() }));
+        }
+        self.shared.wake();
+        while wait && Instant::now() < deadline && self.runs(&queues) {
+            sleep(Duration::from_millis(5)).await;
+        }
+        for queue in &queues {
+            self.last_commit(queue).await;
+            if self.locked.contains(&queue.topic) {
+                // Refused, it runs out by itself.
+                let _ = self.cluster.unlock(queue, &self.member).await;
+            }
+            self.shared.state().remove(queue);
+            self.shared.trouble(&queue.to_string(), None);
+        }
+        self.shared.wake();
+    }
+
+    fn runs(&self, queues: &[Queue]) -> bool {
+        let state = self.shared.settled();
+        let locked = |queue: &Queue| self.locked.contains(&queue.topic) && queues.contains(queue);
+        state.held().any(|part| locked(&part.queue) && part.out() > 0)
+    }
+
+    async fn last_commit(&self, queue: &Queue) {
+        let commit = {
+            let state = self.shared.settled();
+            state.held().find(|part| part.queue == *queue).and_then(|part| Some((part.epoch, part.commit()?)))
+        };
+        let Some((epoch, commit)) = commit else { return };
+        let asked = self.cluster.commit(&self.member.group, queue, commit.offset);
+        // What is not committed comes again, and the record answers.
+        if let Ok(Ok(())) = tokio::time::timeout(LAST_COMMIT, asked).await
+            && let Some(part) = self.shared.state().of_epoch(epoch)
+        {
+            part.committed(commit);
+        }
+    }
+
+    async fn leave(&mut self) {
+        let queues: Vec<Queue> = self.owned.keys().cloned().collect();
+        self.let_go(queues).await;
+        for broker in self.told.keys() {
+            // A broker that does not answer misses us anyway.
+            let _ = self.cluster.leave(broker, &self.member).await;
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for task in self.owned.values() {
+            task.abort();
+        }
+    }
+}
+
+/// The queues of one member: runs of equal length, the first members one more if they do not
+/// divide. The clients in Java call it "averagely", and use it unless told otherwise.
+fn share_of(id: &str, members: &[String], queues: &[Queue]) -> Vec<Queue> {
+    let Some(place) = members.iter().position(|member| member == id) else { return Vec::new() };
+    let (each, more) = (queues.len() / members.len(), queues.len() % members.len());
+    let begin = place * each + place.min(more);
+    let count = each + usize::from(place < more);
+    queues[begin..begin + count].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_queue_belongs_to_one_member() {
+        let members: Vec<String> = (0..7).map(|n| format!("m{n}")).collect();
+        for count in 0..20 {
+            let queues: Vec<Queue> = (0..count)
+                .map(|number| Queue { topic: "t".into(), broker: "b".into(), number })
+                .collect();
+            for present in 1..=members.len() {
+                let shares: Vec<Queue> =
+                    members.iter().flat_map(|id| share_of(id, &members[..present], &queues)).collect();
+                assert_eq!(shares, queues, "{count} queues, {present} members");
+            }
+        }
+        assert!(share_of("stranger", &members, &[]).is_empty());
+    }
+}

@@ -1,0 +1,227 @@
+//! One task a queue: it opens the queue, fetches as long as there is room, and keeps its lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncemq_core::{Error, Event, Scope};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+use super::part::{Begin, Pace, Part};
+use super::shared::Shared;
+use crate::cluster::{Cluster, Member, Pulled, Queue};
+use crate::config::Start;
+use crate::error;
+
+/// The wait after a first failed try; it doubles up to the longest.
+const WAIT_MIN: Duration = Duration::from_millis(100);
+const WAIT_MAX: Duration = Duration::from_secs(2);
+/// Between two tries to get a lock that another member has.
+const LOCK_WAIT: Duration = Duration::from_millis(500);
+/// A lock is renewed so often. The broker takes it back after a minute; in doubt it is lost
+/// somewhat earlier.
+const LOCK_RENEW: Duration = Duration::from_secs(10);
+const LOCK_LIFE: Duration = Duration::from_secs(45);
+/// After this time a broker that has just started knows its queues.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
+
+/// What fetches one queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Puller {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) member: Arc<Member>,
+    pub(crate) queue: Queue,
+    pub(crate) pace: Pace,
+    pub(crate) start: Start,
+    /// Nobody else may work on it: handlers of its messages must not overlap.
+    pub(crate) locked: bool,
+    /// How long the member that had it before may take to commit.
+    pub(crate) patience: Duration,
+}
+
+impl Puller {
+    /// Until it is aborted.
+    pub(crate) async fn run(self) {
+        sleep(self.patience).await;
+        let mut wait = WAIT_MIN;
+        loop {
+            match self.once().await {
+                // The lock is lost: nothing of what is out counts any more.
+                Ok(()) => {
+                    self.let_go();
+                    wait = WAIT_MIN;
+                }
+                Err(error) if error::is_final(&error) => return self.shared.fail(error),
+                Err(error) => {
+                    self.shared.trouble(&self.queue.to_string(), Some(error.to_string()));
+                    sleep(wait).await;
+                    wait = (wait * 2).min(WAIT_MAX);
+                }
+            }
+        }
+    }
+
+    /// Opens the queue and fetches until its lock is lost. An error is one of opening.
+    async fn once(&self) -> Result<(), Error> {
+        let locked = self.lock().await?;
+        let begin = self.begin().await?;
+        let room = Arc::new(Notify::new());
+        let epoch = {
+            let mut state = self.shared.state();
+            let epoch = state.next_epoch();
+            state.add(Part::new(self.queue.clone(), epoch, begin, self.pace, room.clone()));
+            epoch
+        };
+        self.shared.trouble(&self.queue.to_string(), None);
+        let lost = async {
+            match locked {
+                Some(since) => self.keep_lock(since).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.fetch(epoch, begin.offset, &room) => {}
+            () = lost => {}
+        }
+        Ok(())
+    }
+
+    /// Waits for the lock, if one is wanted. Returns when it was taken.
+    async fn lock(&self) -> Result<Option<Instant>, Error> {
+        if !self.locked {
+            return Ok(None);
+        }
+        loop {
+            let asked = Instant::now();
+            if self.cluster.lock(&self.queue, &self.member).await? {
+                return Ok(Some(asked));
+            }
+            sleep(LOCK_WAIT).await;
+        }
+    }
+
+    /// Returns when the lock is lost.
+    async fn keep_lock(&self, mut since: Instant) {
+        while since.elapsed() < LOCK_LIFE {
+            sleep(LOCK_RENEW.min(LOCK_LIFE.saturating_sub(since.elapsed()))).await;
+            let asked = Instant::now();
+            match self.cluster.lock(&self.queue, &self.member).await {
+                Ok(true) => since = asked,
+                Ok(false) => return,
+                Err(_) => sleep(WAIT_MAX).await,
+            }
+        }
+    }
+
+    /// Where to go on. A group that has committed nothing commits where it begins before
+    /// anything is handed out: the next start must know that something may have been.
+    async fn begin(&self) -> Result<Begin, Error> {
+        let group = &self.member.group;
+        if let Some(offset) = self.cluster.committed(group, &self.queue).await? {
+            return Ok(Begin { offset, known: true });
+        }
+        let (first, next) = self.cluster.bounds(&self.queue).await?;
+        // What is sent back is never left out.
+        let latest = self.start == Start::Latest && !self.queue.topic.starts_with("%RETRY%");
+        let offset = if latest { next } else { first };
+        self.cluster.commit(group, &self.queue, offset).await?;
+        Ok(Begin { offset, known: false })
+    }
+
+    async fn fetch(&self, epoch: u64, mut offset: i64, room: &Notify) {
+        let mut wait = WAIT_MIN;
+        let name = self.queue.to_string();
+        let mut troubled = false;
+        loop {
+            let has_room = self.shared.state().of_epoch(epoch).map(|part| part.has_room());
+            match has_room {
+                Some(true) => {}
+                Some(false) => {
+                    room.notified().await;
+                    continue;
+                }
+                None => return,
+            }
+            let pulled = self.cluster.pull(&self.member.group, &self.queue, offset).await;
+            let pulled = match pulled {
+                Ok(Pulled::Moved(first, next)) => match self.mend(epoch, offset, (first, next)).await {
+                    Ok(Some(found)) => Ok(Pulled::None(found)),
+                    Ok(None) => return,
+                    Err(error) => Err(error),
+                },
+                pulled => pulled,
+            };
+            match pulled {
+                Ok(Pulled::Messages(messages, next)) => {
+                    if let Some(part) = self.shared.state().of_epoch(epoch) {
+                        part.fetched(messages);
+                    }
+                    offset = next;
+                    self.shared.wake();
+                }
+                Ok(Pulled::None(next) | Pulled::Moved(next, _)) => offset = next,
+                Err(error) if error::is_final(&error) => return self.shared.fail(error),
+                Err(error) => {
+                    troubled = true;
+                    self.shared.trouble(&name, Some(error.to_string()));
+                    sleep(wait).await;
+                    wait = (wait * 2).min(WAIT_MAX);
+                    continue;
+                }
+            }
+            wait = WAIT_MIN;
+            if std::mem::take(&mut troubled) {
+                self.shared.trouble(&name, None);
+            }
+        }
+    }
+
+    /// An offset is not there any more: tells what is missing, and returns where to go on. `None`
+    /// if the queue is to be opened anew.
+    async fn mend(&self, epoch: u64, offset: i64, bounds: (i64, i64)) -> Result<Option<i64>, Error> {
+        let (mut first, mut next) = bounds;
+        if offset > next {
+            // A broker that has just started may not know yet how far it had come.
+            sleep(SECOND_LOOK).await;
+            (first, next) = self.cluster.bounds(&self.queue).await?;
+        }
+        if (first..=next).contains(&offset) {
+            return Ok(Some(offset));
+        }
+        // Beyond the end the queue was made anew or cut: what is there has another history, and
+        // begins at its beginning.
+        let anew = offset > next;
+        if anew {
+            self.cluster.commit(&self.member.group, &self.queue, first).await?;
+        }
+        let mut state = self.shared.settled();
+        if let Some(part) = state.of_epoch(epoch).filter(|_| !anew) {
+            part.skip_to(first);
+        }
+        state.tell(Event::Gap {
+            topic: self.queue.topic.to_string(),
+            server: Some(self.queue.broker.clone()),
+            partition: self.queue.number,
+            from: offset,
+            to: first,
+        });
+        drop(state);
+        self.shared.wake();
+        Ok((!anew).then_some(first))
+    }
+
+    /// The queue is not ours any more.
+    fn let_go(&self) {
+        let mut state = self.shared.state();
+        state.tell(revoking(&self.queue, Instant::now()));
+        state.remove(&self.queue);
+        drop(state);
+        self.shared.wake();
+    }
+}
+
+pub(crate) fn revoking(queue: &Queue, deadline: Instant) -> Event {
+    let one = (queue.topic.to_string(), queue.broker.clone(), queue.number);
+    Event::Revoking { scope: Scope::ServerPartitions(vec![one]), deadline }
+}
