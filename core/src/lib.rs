@@ -15,6 +15,7 @@ mod broker;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod consumer;
+mod decision;
 mod delivery;
 mod error;
 #[cfg(feature = "failpoints")]
@@ -40,6 +41,7 @@ mod watermark;
 pub use ack::{Ack, Reject, Retry};
 pub use broker::{Broker, Capabilities, ConsumerSpec, Ordering, Subscription, Topology};
 pub use consumer::{Consumer, Shutdown, TopicBuilder};
+pub use decision::Decision;
 pub use delivery::{Delivery, Facts, Settle, Token};
 pub use error::{Error, ErrorKind};
 pub use failure::{Class, Classify, Failure};

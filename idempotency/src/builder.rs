@@ -14,8 +14,8 @@ use crate::inbox::{Inbox, Inner};
 use crate::names::Names;
 use crate::{purge, schema};
 
-const RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
-const BATCH: u32 = 1000;
+pub(crate) const RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
+pub(crate) const BATCH: u32 = 1000;
 /// What an i64 of microseconds can hold, with room to add a date.
 const RETENTION_MAX: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 
@@ -46,6 +46,18 @@ pub enum Purge {
 impl Default for Purge {
     fn default() -> Self {
         Purge::Batch(BATCH)
+    }
+}
+
+/// Refuses what cannot work; the purge's batch, if it is on.
+pub(crate) fn check_purge(retention: Duration, purge: Purge) -> Result<Option<u32>, Error> {
+    if retention < Duration::from_secs(1) || retention > RETENTION_MAX {
+        return Err(config("the retention must be between one second and a thousand years"));
+    }
+    match purge {
+        Purge::Batch(0) => Err(config("a purge in steps of 0 rows never ends; use Purge::Off")),
+        Purge::Batch(rows) => Ok(Some(rows)),
+        Purge::Off => Ok(None),
     }
 }
 
@@ -119,8 +131,8 @@ impl<DB: Dialect> Builder<DB> {
     pub async fn open(self) -> Result<Inbox<DB>, Error> {
         let batch = self.check()?;
         let names = Names::new(self.schema, self.prefix)?;
-        let (names, server) = DB::learn(&self.pool, &names).await?;
-        schema::ready::<DB>(&self.pool, &names, self.topology).await?;
+        let (names, server) = DB::learn(&self.pool, &names, &schema::INBOX).await?;
+        schema::ready::<DB>(&self.pool, &names, &schema::INBOX, self.topology).await?;
         let mut units = DB::units(self.pool.options().get_max_connections());
         if let Some(most) = self.max_units {
             units = units.min(most);
@@ -145,17 +157,10 @@ impl<DB: Dialect> Builder<DB> {
 
     /// Refuses settings that cannot work; the purge's batch, if it is on.
     fn check(&self) -> Result<Option<u32>, Error> {
-        if self.retention < Duration::from_secs(1) || self.retention > RETENTION_MAX {
-            return Err(config("the retention must be between one second and a thousand years"));
-        }
         if self.max_units == Some(0) {
             return Err(config("an inbox needs at least one unit: max_units(0) runs nothing"));
         }
-        match self.purge {
-            Purge::Batch(0) => Err(config("a purge in steps of 0 rows never ends; use Purge::Off")),
-            Purge::Batch(rows) => Ok(Some(rows)),
-            Purge::Off => Ok(None),
-        }
+        check_purge(self.retention, self.purge)
     }
 }
 

@@ -10,6 +10,7 @@ use futures_core::future::BoxFuture;
 use sqlx::{Database, Executor, Pool};
 
 use crate::names::Names;
+use crate::schema::Tables;
 use oncemq_core::{Entry, Error, Verdict};
 
 /// A database that can keep an inbox. Implemented here only.
@@ -58,20 +59,28 @@ pub trait Dialect: Database + sealed::Sealed {
     fn learn(
         pool: &Pool<Self>,
         names: &Names,
+        tables: &Tables,
     ) -> impl Future<Output = Result<(Names, Self::Server), Error>> + Send;
     /// The statements that make the tables, in order.
     #[doc(hidden)]
-    fn ddl(names: &Names) -> Vec<String>;
+    fn ddl(names: &Names, tables: &Tables) -> Vec<String>;
     /// Runs the statements that make the tables, safe against other processes doing the
     /// same at this moment.
     #[doc(hidden)]
-    fn create(pool: &Pool<Self>, names: &Names) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn create(
+        pool: &Pool<Self>,
+        names: &Names,
+        tables: &Tables,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// Lists a table's columns, bound to no argument; no row where there is no such table.
     #[doc(hidden)]
     fn columns_sql(names: &Names, table: &str) -> String;
     /// The statements of a store.
     #[doc(hidden)]
     fn statements(names: &Names, server: &Self::Server, named: bool) -> Statements;
+    /// The statements of a memory of decisions.
+    #[doc(hidden)]
+    fn decisions(names: &Names) -> DecisionTexts;
 
     /// Prepares a fresh connection for units.
     #[doc(hidden)]
@@ -168,6 +177,25 @@ pub struct Statements {
     pub purge_notes: Arc<str>,
     /// Sets the outcome of a key: key, outcome.
     pub finish: Arc<str>,
+}
+
+/// The SQL texts of a memory of decisions.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct DecisionTexts {
+    /// Writes "committed" in a transaction of the caller: id. Fails where it is decided.
+    pub commit: Arc<str>,
+    /// The same in a unit.
+    pub commit_in_unit: Arc<str>,
+    /// Whether it was committed: id. No row if it is not decided.
+    pub read: Arc<str>,
+    /// Begins the transaction of `refuse`.
+    pub begin: &'static str,
+    /// Writes "rolled back" unless it is decided: id. Waits a while for a transaction that
+    /// is deciding.
+    pub refuse: Arc<str>,
+    /// Removes expired rows: age in microseconds, how many at most.
+    pub purge: Arc<str>,
 }
 
 /// The accessors that are the same text for every driver.

@@ -138,7 +138,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// The statements that make the tables, for people who run migrations themselves and
     /// open with `Topology::Verify`.
     pub fn schema(&self) -> String {
-        crate::schema::text::<DB>(&self.inner.names)
+        crate::schema::text::<DB>(&self.inner.names, &crate::schema::INBOX)
     }
 }
 

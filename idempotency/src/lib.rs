@@ -2,7 +2,8 @@
 //! to, in the same transaction.
 //!
 //! [`Inbox`] guards handlers of a consumer with [`Inbox::handler`] and any other code with
-//! [`Inbox::once`]. One feature a database: `sqlite`, `postgres`; none is a default.
+//! [`Inbox::once`]. [`Decisions`] remembers how local transactions ended, for brokers that
+//! keep a message back until they know. One feature a database: `sqlite`, `postgres`; none is a default.
 #![cfg_attr(
     not(any(feature = "sqlite", feature = "postgres")),
     allow(dead_code, unused_macros, reason = "what the stores share is used by them alone")
@@ -10,6 +11,7 @@
 
 mod acquire;
 mod builder;
+mod decisions;
 mod dialect;
 mod error;
 mod execute;
@@ -34,6 +36,7 @@ mod postgres;
 mod sqlite;
 
 pub use builder::{Builder, Purge};
+pub use decisions::{Decisions, DecisionsBuilder, LocalTransaction};
 #[doc(hidden)]
 pub use dialect::Dialect;
 pub use inbox::Inbox;

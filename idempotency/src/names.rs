@@ -46,9 +46,9 @@ impl Names {
         self.table("inbox_note")
     }
 
-    /// The version of the tables.
-    pub(crate) fn version(&self) -> String {
-        self.table("inbox_schema")
+    /// Decisions, by transaction.
+    pub(crate) fn decision(&self) -> String {
+        self.table("decision")
     }
 
     pub(crate) fn table(&self, name: &str) -> String {

@@ -31,7 +31,7 @@ impl<DB: Dialect> Aside<DB> {
     }
 
     /// The same where others may wait for the pool, too.
-    async fn take_among(pool: &Pool<DB>, look: &Look) -> Result<Self, sqlx::Error> {
+    pub(crate) async fn take_among(pool: &Pool<DB>, look: &Look) -> Result<Self, sqlx::Error> {
         let conn = Some(acquire(pool, look).await?);
         Ok(Self { conn, runtime: tokio::runtime::Handle::current(), clean: false })
     }

@@ -1,5 +1,6 @@
 //! Removing what is older than the retention, a little at a time.
 
+use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -54,18 +55,37 @@ pub(crate) fn keep<DB: Dialect>(inner: &Arc<Inner<DB>>, over: oneshot::Receiver<
     });
 }
 
-async fn purge<DB: Dialect>(weak: Weak<Inner<DB>>, purges: bool) {
+/// What has rows that expire.
+pub(crate) trait Expires: Send + Sync + Sized + 'static {
+    /// Rows of a step.
+    fn batch(&self) -> u32;
+    /// Removes one step's worth of expired rows.
+    fn expire(self: Arc<Self>) -> impl Future<Output = Result<u64, Error>> + Send;
+}
+
+impl<DB: Dialect> Expires for Inner<DB> {
+    fn batch(&self) -> u32 {
+        self.batch
+    }
+
+    async fn expire(self: Arc<Self>) -> Result<u64, Error> {
+        Inbox { inner: self }.purge().await
+    }
+}
+
+/// Purges for as long as somebody else holds the store.
+pub(crate) async fn purge<T: Expires>(weak: Weak<T>, purges: bool) {
     if !purges {
         return std::future::pending().await;
     }
     loop {
-        let Some(inner) = weak.upgrade() else { return };
-        let batch = inner.batch;
+        let Some(store) = weak.upgrade() else { return };
+        let batch = store.batch();
         let started = Instant::now();
-        let removed = Inbox { inner }.purge().await;
+        let removed = store.expire().await;
         let pause = match removed {
             Ok(rows) if rows >= u64::from(batch) => (started.elapsed() * SHARE).max(PAUSE_MIN),
-            // A store that does not answer is the consumer's to report; here it only waits.
+            // A store that does not answer is its user's to report; here it only waits.
             Ok(_) | Err(_) => PAUSE,
         };
         tokio::time::sleep(pause).await;

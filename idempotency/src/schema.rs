@@ -11,55 +11,82 @@ use crate::execute::rows;
 use crate::names::Names;
 use crate::notes::Aside;
 
-/// The version of the tables that this code makes.
-pub(crate) const VERSION: i64 = 1;
-/// The oldest code that can work with tables of this version. During a rolling deploy both
-/// work on them.
-pub(crate) const OLDEST_READER: i64 = 1;
-
 /// Creations that met another process doing the same are tried this often.
 const TRIES: u32 = 5;
 
-/// Tables and their columns.
-pub(crate) const TABLES: [(&str, &[&str]); 3] = [
-    ("inbox_schema", &["id", "version", "oldest_reader"]),
-    (
-        "inbox",
-        &[
-            "k",
-            "consumer",
-            "kind",
-            "key_text",
-            "message_id",
-            "origin",
-            "body",
-            "conflict",
-            "outcome",
-            "done_at",
-        ],
-    ),
-    (
-        "inbox_note",
-        &[
-            "d",
-            "k",
-            "consumer",
-            "kind",
-            "key_text",
-            "failed_class",
-            "failed_reason",
-            "failed_at",
-            "attempts",
-            "marks",
-            "touched_at",
-        ],
-    ),
-];
+/// Tables that are made and checked together. Each set has a version of its own, so that a
+/// change of one asks nothing of who uses the other.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Tables {
+    /// The table by which a search path is asked where the set is.
+    pub(crate) main: &'static str,
+    /// The table that holds the version.
+    pub(crate) version_table: &'static str,
+    /// The version that this code makes.
+    pub(crate) version: i64,
+    /// The oldest code that can work with tables of this version. During a rolling deploy
+    /// both work on them.
+    pub(crate) oldest_reader: i64,
+    /// Every table and its columns.
+    all: &'static [(&'static str, &'static [&'static str])],
+}
+
+const VERSION_COLUMNS: &[&str] = &["id", "version", "oldest_reader"];
+
+pub(crate) static INBOX: Tables = Tables {
+    main: "inbox",
+    version_table: "inbox_schema",
+    version: 1,
+    oldest_reader: 1,
+    all: &[
+        ("inbox_schema", VERSION_COLUMNS),
+        (
+            "inbox",
+            &[
+                "k",
+                "consumer",
+                "kind",
+                "key_text",
+                "message_id",
+                "origin",
+                "body",
+                "conflict",
+                "outcome",
+                "done_at",
+            ],
+        ),
+        (
+            "inbox_note",
+            &[
+                "d",
+                "k",
+                "consumer",
+                "kind",
+                "key_text",
+                "failed_class",
+                "failed_reason",
+                "failed_at",
+                "attempts",
+                "marks",
+                "touched_at",
+            ],
+        ),
+    ],
+};
+
+pub(crate) static DECISIONS: Tables = Tables {
+    main: "decision",
+    version_table: "decision_schema",
+    version: 1,
+    oldest_reader: 1,
+    all: &[("decision_schema", VERSION_COLUMNS), ("decision", &["id", "committed", "decided_at"])],
+};
 
 /// The text for people who run migrations themselves.
-pub(crate) fn text<DB: Dialect>(names: &Names) -> String {
+pub(crate) fn text<DB: Dialect>(names: &Names, tables: &Tables) -> String {
     let mut text = String::new();
-    for statement in DB::ddl(names) {
+    for statement in DB::ddl(names, tables) {
         text.push_str(&statement);
         text.push_str(";\n");
     }
@@ -70,6 +97,7 @@ pub(crate) fn text<DB: Dialect>(names: &Names) -> String {
 pub(crate) async fn ready<DB: Dialect>(
     pool: &Pool<DB>,
     names: &Names,
+    tables: &Tables,
     topology: Topology,
 ) -> Result<(), Error> {
     if topology == Topology::Trust {
@@ -77,14 +105,14 @@ pub(crate) async fn ready<DB: Dialect>(
     }
     let mut tries = 0;
     loop {
-        let missing = missing::<DB>(pool, names).await.map_err(|e| store("look at its tables", e))?;
+        let missing = missing::<DB>(pool, names, tables).await.map_err(|e| store("look at its tables", e))?;
         if missing.is_empty() {
-            return readable::<DB>(pool, names).await;
+            return readable::<DB>(pool, names, tables).await;
         }
         // The version is looked at first: in tables of a newer version, columns may be gone
         // on purpose.
-        if !missing.iter().any(|m| m.ends_with("inbox_schema")) {
-            readable::<DB>(pool, names).await?;
+        if !missing.iter().any(|m| m.ends_with(tables.version_table)) {
+            readable::<DB>(pool, names, tables).await?;
         }
         let partial = missing.iter().any(|m| m.contains(" column "));
         if topology == Topology::Verify || partial {
@@ -98,7 +126,7 @@ pub(crate) async fn ready<DB: Dialect>(
             ));
         }
         tries += 1;
-        match DB::create(pool, names).await {
+        match DB::create(pool, names, tables).await {
             Ok(()) => {}
             Err(error) if tries == TRIES => return Err(cannot_create(error)),
             // Another process made a part at the same time; looking again tells.
@@ -129,11 +157,15 @@ fn is_race(error: &sqlx::Error) -> bool {
     matches!(code.as_deref(), Some("23505" | "42P07" | "42P06" | "42710" | "XX000" | "40P01" | "5"))
 }
 
-async fn missing<DB: Dialect>(pool: &Pool<DB>, names: &Names) -> Result<Vec<String>, sqlx::Error> {
+async fn missing<DB: Dialect>(
+    pool: &Pool<DB>,
+    names: &Names,
+    tables: &Tables,
+) -> Result<Vec<String>, sqlx::Error> {
     let look = async {
         let mut aside = Aside::<DB>::take(pool).await?;
         let mut missing = Vec::new();
-        for (table, columns) in TABLES {
+        for (table, columns) in tables.all {
             let sql: Arc<str> = DB::columns_sql(names, table).into();
             let mut there = Vec::new();
             for row in rows::<DB>(aside.conn()?, &sql).await? {
@@ -154,11 +186,13 @@ async fn missing<DB: Dialect>(pool: &Pool<DB>, names: &Names) -> Result<Vec<Stri
 }
 
 /// Refuses tables that are newer than this code can read.
-async fn readable<DB: Dialect>(pool: &Pool<DB>, names: &Names) -> Result<(), Error> {
+async fn readable<DB: Dialect>(pool: &Pool<DB>, names: &Names, tables: &Tables) -> Result<(), Error> {
+    let table = tables.version_table;
+    let ours = tables.version;
     let look = async {
         let mut aside = Aside::<DB>::take(pool).await?;
         let sql: Arc<str> =
-            format!("SELECT version, oldest_reader FROM {} ORDER BY version DESC", names.version()).into();
+            format!("SELECT version, oldest_reader FROM {} ORDER BY version DESC", names.table(table)).into();
         let found = rows::<DB>(aside.conn()?, &sql).await?;
         let versions = match found.first() {
             Some(row) => DB::int(row, 0)?.zip(DB::int(row, 1)?),
@@ -169,16 +203,16 @@ async fn readable<DB: Dialect>(pool: &Pool<DB>, names: &Names) -> Result<(), Err
     };
     let versions = bounded(DB::CALL_LIMIT, look).await.map_err(|e| store("read its version", e))?;
     match versions {
-        Some((_, oldest)) if oldest <= VERSION => Ok(()),
+        Some((_, oldest)) if oldest <= ours => Ok(()),
         Some((version, oldest)) => Err(Error::new(
             ErrorKind::Schema,
             format!(
-                "the record tables have version {version} and need code that reads version {oldest}; this code reads {VERSION}: update oncemq"
+                "the record tables have version {version} and need code that reads version {oldest}; this code reads {ours}: update oncemq"
             ),
         )),
         None => Err(Error::new(
             ErrorKind::Schema,
-            format!("table {} is empty; run the statements of schema()", names.bare("inbox_schema")),
+            format!("table {} is empty; run the statements of schema()", names.bare(table)),
         )),
     }
 }

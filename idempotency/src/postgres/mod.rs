@@ -9,11 +9,12 @@ use futures_core::future::BoxFuture;
 use oncemq_core::{Entry, Error, ErrorKind, Verdict};
 use sqlx::{ConnectOptions, Connection, PgConnection, Pool, Postgres};
 
-use crate::dialect::{Dialect, Statements, Trouble, accessors, sealed::Sealed};
+use crate::dialect::{DecisionTexts, Dialect, Statements, Trouble, accessors, sealed::Sealed};
 use crate::error::{bounded, config, store};
 use crate::execute::plain;
 use crate::names::Names;
 use crate::notes::Aside;
+use crate::schema::Tables;
 
 /// How long a claim may wait for an insert that nobody announced by its lock. Not reached
 /// by inboxes among themselves; the claim itself lifts it for what the handler waits for.
@@ -52,11 +53,11 @@ impl Dialect for Postgres {
         usize::try_from(pool_max.saturating_sub(1)).unwrap_or(usize::MAX)
     }
 
-    async fn learn(pool: &Pool<Postgres>, names: &Names) -> Result<(Names, Server), Error> {
+    async fn learn(pool: &Pool<Postgres>, names: &Names, tables: &Tables) -> Result<(Names, Server), Error> {
         let look = async {
             let mut aside = Aside::<Postgres>::take(pool).await?;
             let conn = aside.conn()?;
-            let schema = schema::resolve(conn, names).await?;
+            let schema = schema::resolve(conn, names, tables).await?;
             let Some(schema) = schema else {
                 aside.done();
                 return Ok(None);
@@ -82,12 +83,12 @@ impl Dialect for Postgres {
         })
     }
 
-    fn ddl(names: &Names) -> Vec<String> {
-        schema::ddl(names)
+    fn ddl(names: &Names, tables: &Tables) -> Vec<String> {
+        schema::ddl(names, tables)
     }
 
-    async fn create(pool: &Pool<Postgres>, names: &Names) -> Result<(), sqlx::Error> {
-        schema::create(pool, names).await
+    async fn create(pool: &Pool<Postgres>, names: &Names, tables: &Tables) -> Result<(), sqlx::Error> {
+        schema::create(pool, names, tables).await
     }
 
     fn columns_sql(names: &Names, table: &str) -> String {
@@ -96,6 +97,10 @@ impl Dialect for Postgres {
 
     fn statements(names: &Names, server: &Server, named: bool) -> Statements {
         schema::statements(names, server.may_delete, named)
+    }
+
+    fn decisions(names: &Names) -> DecisionTexts {
+        schema::decisions(names)
     }
 
     async fn harness(_: &mut PgConnection) -> Result<Reins, sqlx::Error> {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use sqlx::{Connection, PgConnection, Pool, Postgres};
 
-use crate::dialect::{Dialect, Statements};
+use crate::dialect::{DecisionTexts, Dialect, Statements};
 use crate::execute::{plain, rows};
 use crate::names::Names;
 use crate::notes::Aside;
-use crate::schema::{OLDEST_READER, VERSION};
+use crate::schema::{INBOX, Tables};
 
 /// A note's columns, in the order that is read.
 const NOTE: &str = "failed_class, failed_reason, failed_at, attempts, marks";
@@ -26,8 +26,41 @@ fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-pub(super) fn ddl(names: &Names) -> Vec<String> {
-    let (inbox, note, version) = (names.inbox(), names.note(), names.version());
+pub(super) fn ddl(names: &Names, tables: &Tables) -> Vec<String> {
+    let mut ddl = if tables.main == INBOX.main { inbox_tables(names) } else { decision_tables(names) };
+    let Tables { version_table, version, oldest_reader, .. } = tables;
+    let name = names.table(version_table);
+    ddl.push(format!(
+        "CREATE TABLE IF NOT EXISTS {name} (
+  id bigint NOT NULL PRIMARY KEY,
+  version bigint NOT NULL,
+  oldest_reader bigint NOT NULL
+)"
+    ));
+    ddl.push(format!("INSERT INTO {name} VALUES (1, {version}, {oldest_reader}) ON CONFLICT DO NOTHING"));
+    ddl
+}
+
+/// A table that is only added to: a row is a transaction that is decided, and stays so.
+fn decision_tables(names: &Names) -> Vec<String> {
+    let decision = names.decision();
+    vec![
+        format!(
+            "CREATE TABLE IF NOT EXISTS {decision} (
+  id bytea NOT NULL PRIMARY KEY,
+  committed bigint NOT NULL,
+  decided_at bigint NOT NULL
+)"
+        ),
+        format!(
+            "CREATE INDEX IF NOT EXISTS {} ON {decision} (decided_at)",
+            names.index("decision_decided_at")
+        ),
+    ]
+}
+
+fn inbox_tables(names: &Names) -> Vec<String> {
+    let (inbox, note) = (names.inbox(), names.note());
     vec![
         format!(
             "CREATE TABLE IF NOT EXISTS {inbox} (
@@ -60,27 +93,23 @@ pub(super) fn ddl(names: &Names) -> Vec<String> {
 )"
         ),
         format!("CREATE INDEX IF NOT EXISTS {} ON {note} (touched_at)", names.index("inbox_note_touched_at")),
-        format!(
-            "CREATE TABLE IF NOT EXISTS {version} (
-  id bigint NOT NULL PRIMARY KEY,
-  version bigint NOT NULL,
-  oldest_reader bigint NOT NULL
-)"
-        ),
-        format!("INSERT INTO {version} VALUES (1, {VERSION}, {OLDEST_READER}) ON CONFLICT DO NOTHING"),
     ]
 }
 
 /// Where the tables are, or would be made: the named schema, the one in which the search
 /// path finds them, or the current one.
-pub(super) async fn resolve(conn: &mut PgConnection, names: &Names) -> Result<Option<String>, sqlx::Error> {
+pub(super) async fn resolve(
+    conn: &mut PgConnection,
+    names: &Names,
+    tables: &Tables,
+) -> Result<Option<String>, sqlx::Error> {
     if let Some(schema) = names.schema() {
         return Ok(Some(schema.to_owned()));
     }
     let sql: Arc<str> = format!(
         "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
          WHERE c.oid = to_regclass({})), current_schema())::text",
-        literal(&names.inbox())
+        literal(&names.table(tables.main))
     )
     .into();
     let found = rows::<Postgres>(conn, &sql).await?;
@@ -100,7 +129,7 @@ pub(super) async fn may_delete(conn: &mut PgConnection, names: &Names) -> Result
     found.first().map_or(Ok(false), |row| Ok(Postgres::int(row, 0)? == Some(1)))
 }
 
-pub(super) async fn create(pool: &Pool<Postgres>, names: &Names) -> Result<(), sqlx::Error> {
+pub(super) async fn create(pool: &Pool<Postgres>, names: &Names, tables: &Tables) -> Result<(), sqlx::Error> {
     let mut aside = Aside::<Postgres>::take(pool).await?;
     let mut tx = aside.conn()?.begin().await?;
     // Others wait here; migrations of other tools do not, which the caller's retries cover.
@@ -115,7 +144,7 @@ pub(super) async fn create(pool: &Pool<Postgres>, names: &Names) -> Result<(), s
             plain::<Postgres>(&mut tx, text).await?;
         }
     }
-    for statement in ddl(names) {
+    for statement in ddl(names, tables) {
         plain::<Postgres>(&mut tx, statement).await?;
     }
     tx.commit().await?;
@@ -182,19 +211,22 @@ fn unmark(note: &str, touch: &str, may_delete: bool) -> String {
     )
 }
 
-pub(super) fn statements(names: &Names, may_delete: bool, named: bool) -> Statements {
-    let (inbox, note, now) = (names.inbox(), names.note(), now());
-    let touch = format!("touched_at = {now}");
-    // One instance at a time, and none waits: whoever comes second has nothing to do.
-    let purge = |table: &str, key: &str, time: &str| {
-        format!(
-            "DELETE FROM {table} WHERE {key} = ANY (ARRAY(
+/// Removes what is older than the first argument. One instance at a time, and none waits:
+/// whoever comes second has nothing to do.
+fn purge(names: &Names, table: &str, key: &str, time: &str) -> String {
+    format!(
+        "DELETE FROM {table} WHERE {key} = ANY (ARRAY(
   SELECT {key} FROM {table} WHERE {time} < {now} - $1
     AND (SELECT pg_try_advisory_xact_lock({lock}))
   ORDER BY {time} LIMIT $2 FOR UPDATE SKIP LOCKED))",
-            lock = lock_of(names, "purge"),
-        )
-    };
+        now = now(),
+        lock = lock_of(names, "purge"),
+    )
+}
+
+pub(super) fn statements(names: &Names, may_delete: bool, named: bool) -> Statements {
+    let (inbox, note, now) = (names.inbox(), names.note(), now());
+    let touch = format!("touched_at = {now}");
     Statements {
         claim: claim(names, true).into(),
         claim_beside: claim(names, false).into(),
@@ -222,8 +254,28 @@ key_text = excluded.key_text, failed_class = excluded.failed_class,
 failed_reason = excluded.failed_reason, failed_at = excluded.failed_at, {touch}"
         )
         .into(),
-        purge_done: purge(&inbox, "k", "done_at").into(),
-        purge_notes: purge(&note, "d", "touched_at").into(),
+        purge_done: purge(names, &inbox, "k", "done_at").into(),
+        purge_notes: purge(names, &note, "d", "touched_at").into(),
         finish: format!("UPDATE {inbox} SET outcome = $2 WHERE k = $1 AND outcome IS NULL").into(),
+    }
+}
+
+pub(super) fn decisions(names: &Names) -> DecisionTexts {
+    let (decision, now) = (names.decision(), now());
+    // A second row of an id is an error, which also ends the transaction it happens in.
+    let commit: Arc<str> =
+        format!("INSERT INTO {decision} (id, committed, decided_at) VALUES ($1, 1, {now})").into();
+    DecisionTexts {
+        commit: commit.clone(),
+        commit_in_unit: commit,
+        read: format!("SELECT committed FROM {decision} WHERE id = $1").into(),
+        // Whoever is deciding holds the id, and is waited for. The level is named because a
+        // stricter one makes an error of what was decided meanwhile.
+        begin: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 1000",
+        refuse: format!(
+            "INSERT INTO {decision} (id, committed, decided_at) VALUES ($1, 0, {now}) ON CONFLICT (id) DO NOTHING"
+        )
+        .into(),
+        purge: purge(names, &decision, "id", "decided_at").into(),
     }
 }

@@ -13,12 +13,13 @@ use oncemq_core::{Entry, Error, Verdict};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Pool, Sqlite, SqliteConnection};
 
-use crate::dialect::{Dialect, Statements, Trouble, accessors, sealed::Sealed};
+use crate::dialect::{DecisionTexts, Dialect, Statements, Trouble, accessors, sealed::Sealed};
 use crate::error::{config, store};
 use crate::execute::rows;
 use crate::inbox::Inbox;
 use crate::names::Names;
 use crate::notes::Aside;
+use crate::schema::Tables;
 
 /// Instructions between two looks at the reins: well below a millisecond.
 const PROGRESS_STEP: i32 = 10_000;
@@ -59,7 +60,7 @@ impl Dialect for Sqlite {
         usize::from(pool_max > 1)
     }
 
-    async fn learn(pool: &Pool<Sqlite>, names: &Names) -> Result<(Names, ()), Error> {
+    async fn learn(pool: &Pool<Sqlite>, names: &Names, _: &Tables) -> Result<(Names, ()), Error> {
         let what = "look at the database";
         let mut aside = Aside::<Sqlite>::take(pool).await.map_err(|e| store(what, e))?;
         let list: Arc<str> = format!(
@@ -82,12 +83,12 @@ impl Dialect for Sqlite {
         Ok((names.clone(), ()))
     }
 
-    fn ddl(names: &Names) -> Vec<String> {
-        schema::ddl(names)
+    fn ddl(names: &Names, tables: &Tables) -> Vec<String> {
+        schema::ddl(names, tables)
     }
 
-    async fn create(pool: &Pool<Sqlite>, names: &Names) -> Result<(), sqlx::Error> {
-        schema::create(pool, names).await
+    async fn create(pool: &Pool<Sqlite>, names: &Names, tables: &Tables) -> Result<(), sqlx::Error> {
+        schema::create(pool, names, tables).await
     }
 
     fn columns_sql(names: &Names, table: &str) -> String {
@@ -96,6 +97,10 @@ impl Dialect for Sqlite {
 
     fn statements(names: &Names, _: &(), named: bool) -> Statements {
         schema::statements(names, named)
+    }
+
+    fn decisions(names: &Names) -> DecisionTexts {
+        schema::decisions(names)
     }
 
     async fn harness(conn: &mut SqliteConnection) -> Result<Reins, sqlx::Error> {

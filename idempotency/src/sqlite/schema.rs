@@ -4,19 +4,49 @@ use std::sync::Arc;
 
 use sqlx::{Connection, Pool, Sqlite};
 
-use crate::dialect::Statements;
+use crate::dialect::{DecisionTexts, Statements};
 use crate::execute::plain;
 use crate::names::Names;
 use crate::notes::Aside;
-use crate::schema::{OLDEST_READER, VERSION};
+use crate::schema::{INBOX, Tables};
 
 /// Microseconds since 1970, UTC, by the machine that holds the file.
 const NOW: &str = "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 /// A note's columns, in the order that is read.
 const NOTE: &str = "failed_class, failed_reason, failed_at, attempts, marks";
 
-pub(super) fn ddl(names: &Names) -> Vec<String> {
-    let (inbox, note, version) = (names.inbox(), names.note(), names.version());
+pub(super) fn ddl(names: &Names, tables: &Tables) -> Vec<String> {
+    let mut ddl = if tables.main == INBOX.main { inbox_tables(names) } else { decision_tables(names) };
+    let Tables { version_table, version, oldest_reader, .. } = tables;
+    let name = names.table(version_table);
+    ddl.push(format!(
+        "CREATE TABLE IF NOT EXISTS {name} (
+  id INTEGER NOT NULL PRIMARY KEY,
+  version INTEGER NOT NULL,
+  oldest_reader INTEGER NOT NULL
+)"
+    ));
+    ddl.push(format!("INSERT OR IGNORE INTO {name} VALUES (1, {version}, {oldest_reader})"));
+    ddl
+}
+
+/// A table that is only added to: a row is a transaction that is decided, and stays so.
+fn decision_tables(names: &Names) -> Vec<String> {
+    let (decision, bare) = (names.decision(), names.index("decision"));
+    vec![
+        format!(
+            "CREATE TABLE IF NOT EXISTS {decision} (
+  id BLOB NOT NULL PRIMARY KEY,
+  committed INTEGER NOT NULL,
+  decided_at INTEGER NOT NULL
+) WITHOUT ROWID"
+        ),
+        format!("CREATE INDEX IF NOT EXISTS {} ON {bare} (decided_at)", names.table("decision_decided_at")),
+    ]
+}
+
+fn inbox_tables(names: &Names) -> Vec<String> {
+    let (inbox, note) = (names.inbox(), names.note());
     let (note_bare, inbox_bare) = (names.index("inbox_note"), names.index("inbox"));
     let in_schema = |index: &str| names.table(index);
     vec![
@@ -54,21 +84,13 @@ pub(super) fn ddl(names: &Names) -> Vec<String> {
             "CREATE INDEX IF NOT EXISTS {} ON {note_bare} (touched_at)",
             in_schema("inbox_note_touched_at")
         ),
-        format!(
-            "CREATE TABLE IF NOT EXISTS {version} (
-  id INTEGER NOT NULL PRIMARY KEY,
-  version INTEGER NOT NULL,
-  oldest_reader INTEGER NOT NULL
-)"
-        ),
-        format!("INSERT OR IGNORE INTO {version} VALUES (1, {VERSION}, {OLDEST_READER})"),
     ]
 }
 
-pub(super) async fn create(pool: &Pool<Sqlite>, names: &Names) -> Result<(), sqlx::Error> {
+pub(super) async fn create(pool: &Pool<Sqlite>, names: &Names, tables: &Tables) -> Result<(), sqlx::Error> {
     let mut aside = Aside::<Sqlite>::take(pool).await?;
     let mut tx = aside.conn()?.begin_with("BEGIN IMMEDIATE").await?;
-    for statement in ddl(names) {
+    for statement in ddl(names, tables) {
         plain::<Sqlite>(&mut tx, statement).await?;
     }
     tx.commit().await?;
@@ -99,7 +121,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, {NOW}) ON CONFLICT (k) DO NOTHING RETURN
         named,
         done: format!("SELECT body, conflict, outcome FROM {inbox} WHERE k = $1").into(),
         // An empty file, made because the old one is gone, is no store.
-        probe: format!("SELECT version FROM {}", names.version()).into(),
+        probe: format!("SELECT version FROM {}", names.table(INBOX.version_table)).into(),
         note: format!("SELECT {NOTE} FROM {note} WHERE d = $1").into(),
         mark: format!(
             "INSERT INTO {note} (d, marks, touched_at) VALUES ($1, 1, {NOW})
@@ -131,5 +153,27 @@ failed_reason = excluded.failed_reason, failed_at = excluded.failed_at, {touch}"
         )
         .into(),
         finish: format!("UPDATE {inbox} SET outcome = $2 WHERE k = $1 AND outcome IS NULL").into(),
+    }
+}
+
+pub(super) fn decisions(names: &Names) -> DecisionTexts {
+    let decision = names.decision();
+    let insert = |or: &str, committed: i64| {
+        format!("INSERT {or} INTO {decision} (id, committed, decided_at) VALUES ($1, {committed}, {NOW})")
+    };
+    DecisionTexts {
+        commit: insert("", 1).into(),
+        // Alone, the statement would fail and the rest of the unit could commit. Elsewhere
+        // the driver must not lose its transaction behind its back.
+        commit_in_unit: insert("OR ROLLBACK", 1).into(),
+        read: format!("SELECT committed FROM {decision} WHERE id = $1").into(),
+        // Whoever is deciding holds the file, and is waited for by the busy timeout.
+        begin: "BEGIN IMMEDIATE",
+        refuse: insert("OR IGNORE", 0).into(),
+        purge: format!(
+            "DELETE FROM {decision} WHERE id IN
+(SELECT id FROM {decision} WHERE decided_at < {NOW} - $1 ORDER BY decided_at LIMIT $2)"
+        )
+        .into(),
     }
 }

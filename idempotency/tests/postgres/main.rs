@@ -20,6 +20,7 @@ mod support;
 
 mod broken;
 mod claims;
+mod decisions;
 mod handlers;
 mod load;
 mod rights;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     let arguments = libtest_mimic::Arguments::from_args();
     let mut cases = Vec::new();
     cases.extend(claims::cases());
+    cases.extend(decisions::cases());
     cases.extend(handlers::cases());
     cases.extend(broken::cases());
     cases.extend(schema::cases());

@@ -14,6 +14,7 @@ mod support;
 
 mod basics;
 mod broken;
+mod decisions;
 mod files;
 mod handlers;
 mod load;
