@@ -102,7 +102,12 @@ impl RocketmqBroker {
         Names::new(spec)
     }
 
-    async fn prepare_with(&self, cluster: &Cluster, spec: &ConsumerSpec, plan: &mut Plan) -> Result<(), Error> {
+    async fn prepare_with(
+        &self,
+        cluster: &Cluster,
+        spec: &ConsumerSpec,
+        plan: &mut Plan,
+    ) -> Result<(), Error> {
         let names = self.names(spec)?;
         let (levels, supposed) = Levels::find(cluster, &self.config).await?;
         if supposed {

@@ -94,7 +94,9 @@ impl Cluster {
         let address = self.config.address();
         Error::new(
             ErrorKind::Connection,
-            format!("the RocketMQ name server at {address} does not answer; check address and port ({fault})"),
+            format!(
+                "the RocketMQ name server at {address} does not answer; check address and port ({fault})"
+            ),
         )
     }
 
@@ -130,7 +132,10 @@ impl Cluster {
 
     fn address(&self, broker: &str) -> Result<Arc<str>, Fault> {
         let addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        addresses.get(broker).cloned().ok_or_else(|| Fault::NotSent(format!("the address of {broker} is not known")))
+        addresses
+            .get(broker)
+            .cloned()
+            .ok_or_else(|| Fault::NotSent(format!("the address of {broker} is not known")))
     }
 
     /// Asks a broker by its name. A refusal is an answer.
@@ -213,7 +218,12 @@ impl Cluster {
     }
 
     /// Has the broker store a message again, to be delivered after this level.
-    pub(crate) async fn send_back(&self, group: &str, native: &Native, level: usize) -> Result<SentBack, Error> {
+    pub(crate) async fn send_back(
+        &self,
+        group: &str,
+        native: &Native,
+        level: usize,
+    ) -> Result<SentBack, Error> {
         let what = "sending a message back";
         let request = Request::new(36)
             .with("offset", native.position)
@@ -267,8 +277,7 @@ impl Cluster {
 
     /// Tells a broker that a member leaves.
     pub(crate) async fn leave(&self, broker: &str, member: &Member) -> Result<(), Error> {
-        let request =
-            Request::new(35).with("clientID", &member.id).with("consumerGroup", &member.group);
+        let request = Request::new(35).with("clientID", &member.id).with("consumerGroup", &member.group);
         self.demand(broker, request, "leaving the consumer group").await.map(drop)
     }
 
@@ -337,7 +346,9 @@ impl Member {
             "subscriptionDataSet": subscriptions,
             "unitMode": false,
         });
-        json!({ "clientID": self.id, "producerDataSet": [], "consumerDataSet": [consumer] }).to_string().into()
+        json!({ "clientID": self.id, "producerDataSet": [], "consumerDataSet": [consumer] })
+            .to_string()
+            .into()
     }
 }
 
@@ -369,6 +380,7 @@ fn lock(code: i32, queue: &Queue, member: &Member) -> Request {
 }
 
 pub(crate) fn parsed(body: Option<Bytes>, what: &str) -> Result<Value, Error> {
-    serde_json::from_slice(&body.unwrap_or_default())
-        .map_err(|why| Error::with_source(ErrorKind::Internal, format!("{what}: the answer cannot be read"), why))
+    serde_json::from_slice(&body.unwrap_or_default()).map_err(|why| {
+        Error::with_source(ErrorKind::Internal, format!("{what}: the answer cannot be read"), why)
+    })
 }

@@ -43,7 +43,8 @@ pub(crate) fn refused(what: &str, answer: &Answer) -> Error {
 /// The broker's own words, without the names of its classes and the page that explains them.
 pub(crate) fn words(answer: &Answer) -> String {
     let text = answer.remark.lines().next().unwrap_or_default();
-    let text = text.split(", see https://").next().unwrap_or(text).split(" See https://").next().unwrap_or(text);
+    let text =
+        text.split(", see https://").next().unwrap_or(text).split(" See https://").next().unwrap_or(text);
     match text.trim() {
         "" => format!("the broker refuses it with code {}", answer.code),
         text => format!("{text} (code {})", answer.code),

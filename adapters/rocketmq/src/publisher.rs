@@ -63,7 +63,11 @@ impl Producer {
             };
             unknown |= failed.kind() == ErrorKind::Unconfirmed;
             if Instant::now() + wait >= end {
-                return Err(if unknown { unconfirmed(topic, self.config.publish_timeout, &failed) } else { failed });
+                return Err(if unknown {
+                    unconfirmed(topic, self.config.publish_timeout, &failed)
+                } else {
+                    failed
+                });
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(WAIT_MAX);
@@ -94,7 +98,10 @@ impl Producer {
             Ok(answer) => answer,
             Err(fault @ Fault::NotSent(_)) => return Tried::Again(error::from_fault(&what, &fault)),
             Err(fault @ Fault::NoAnswer(_)) => {
-                return Tried::Again(Error::new(ErrorKind::Unconfirmed, format!("{what}: no answer ({fault})")));
+                return Tried::Again(Error::new(
+                    ErrorKind::Unconfirmed,
+                    format!("{what}: no answer ({fault})"),
+                ));
             }
         };
         match answer.code {
@@ -123,9 +130,8 @@ impl Producer {
     /// Messages of a group go to one queue, as long as the queues stay: the one that the Java
     /// client's selector by hash finds. Others take turns.
     fn choose(&self, topic: &str, route: &[Seat], group: Option<&str>) -> Option<Queue> {
-        let queues = || {
-            route.iter().flat_map(|seat| (0..seat.writes).map(move |number| (&seat.broker, number)))
-        };
+        let queues =
+            || route.iter().flat_map(|seat| (0..seat.writes).map(move |number| (&seat.broker, number)));
         let count = queues().count();
         let place = match group {
             Some(group) => java_hash(group).unsigned_abs() as usize,
@@ -172,7 +178,11 @@ impl RocketmqPublisher {
         let cluster = Arc::new(Cluster::connect(config.clone())?);
         // A wrong address is an error here.
         cluster.masters().await?;
-        Ok(Self { producer: Producer::new(cluster, config), closed: AtomicBool::new(false), busy: RwLock::new(()) })
+        Ok(Self {
+            producer: Producer::new(cluster, config),
+            closed: AtomicBool::new(false),
+            busy: RwLock::new(()),
+        })
     }
 }
 
@@ -202,6 +212,9 @@ mod tests {
 
     #[test]
     fn groups_find_the_queues_that_java_finds() {
-        assert_eq!((java_hash("order-1"), java_hash("größe"), java_hash("")), (-1_207_111_310, 98_762_257, 0));
+        assert_eq!(
+            (java_hash("order-1"), java_hash("größe"), java_hash("")),
+            (-1_207_111_310, 98_762_257, 0)
+        );
     }
 }

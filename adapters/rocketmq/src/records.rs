@@ -39,14 +39,54 @@ const DELAYS: [&str; 4] = ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_
 /// Properties that belong to the broker and its clients. Nobody may set them, and they are not
 /// shown as headers.
 const SYSTEM: [&str; 48] = [
-    "1ST_POP_TIME", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CHECK_IMMUNITY_TIME_IN_SECONDS", "CLUSTER",
-    "CONSUME_START_TIME", "CORRECTION_FLAG", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DUP_INFO", "E_T",
-    "EXTEND_UNIQ_INFO", "INNER_BASE", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM",
-    "INSTANCE_ID", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MQ2_FLAG", "MSG_REGION", "MSG_TYPE",
-    ORIGIN_MESSAGE_ID, "ORIGIN_GROUP", "PGROUP", "POP_CK", "POP_CK_OFFSET", "PROPERTY_FORWARD_QUEUE_ID",
-    "PUSH_REPLY_TIME", "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME", "REDIRECT", "REPLY_TO_CLIENT", RETRY_TOPIC,
-    "TRACE_CONTEXT", "TRACE_ON", "TRANSACTION_CHECK_TIMES", "TRANSFER_FLAG", "TRANS_OFFSET", "TRAN_MSG",
-    "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "WAIT", "_SYS_MSG_PRIORITY_", UNIQ_KEY,
+    "1ST_POP_TIME",
+    "ARRIVE_TIME",
+    "BORN_TIMESTAMP",
+    "BUYER_ID",
+    "CHECK_IMMUNITY_TIME_IN_SECONDS",
+    "CLUSTER",
+    "CONSUME_START_TIME",
+    "CORRECTION_FLAG",
+    "DLQ_ORIGIN_MESSAGE_ID",
+    "DLQ_ORIGIN_TOPIC",
+    "DUP_INFO",
+    "E_T",
+    "EXTEND_UNIQ_INFO",
+    "INNER_BASE",
+    "INNER_MULTI_DISPATCH",
+    "INNER_MULTI_QUEUE_OFFSET",
+    "INNER_NUM",
+    "INSTANCE_ID",
+    "MAX_OFFSET",
+    "MAX_RECONSUME_TIMES",
+    "MIN_OFFSET",
+    "MQ2_FLAG",
+    "MSG_REGION",
+    "MSG_TYPE",
+    ORIGIN_MESSAGE_ID,
+    "ORIGIN_GROUP",
+    "PGROUP",
+    "POP_CK",
+    "POP_CK_OFFSET",
+    "PROPERTY_FORWARD_QUEUE_ID",
+    "PUSH_REPLY_TIME",
+    "REAL_QID",
+    "REAL_TOPIC",
+    "RECONSUME_TIME",
+    "REDIRECT",
+    "REPLY_TO_CLIENT",
+    RETRY_TOPIC,
+    "TRACE_CONTEXT",
+    "TRACE_ON",
+    "TRANSACTION_CHECK_TIMES",
+    "TRANSFER_FLAG",
+    "TRANS_OFFSET",
+    "TRAN_MSG",
+    "TRAN_PREPARED_QUEUE_OFFSET",
+    "TTL",
+    "WAIT",
+    "_SYS_MSG_PRIORITY_",
+    UNIQ_KEY,
 ];
 
 /// Properties of ours that no header shows.
@@ -111,7 +151,8 @@ pub(crate) fn read(stored: Stored, queue: &Queue, topics: &[Arc<str>]) -> Messag
     origin = origin.first_stored(format!("{unique}@{}", first.as_deref().unwrap_or(&stored.place)));
     parts.origin = origin;
     parts.payload = Some(if empty { Bytes::new() } else { stored.body });
-    parts.timestamp = u64::try_from(stored.born).ok().and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
+    parts.timestamp =
+        u64::try_from(stored.born).ok().and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
     // Of what is published anew, say from the dead letters, the broker's count is of another life.
     let sent_back = !topics.contains(&queue.topic);
     let before = topic.unwrap_or_else(|| queue.topic.clone());
@@ -161,7 +202,9 @@ pub(crate) struct Extra {
 /// [`Unsupported`](ErrorKind::Unsupported) for what the protocol cannot carry.
 pub(crate) fn write(message: &Message, id: &str) -> Result<Record, Error> {
     if let Some(name) = message.headers().iter().map(|(name, _)| name).find(|name| is_system(name)) {
-        return Err(unsupported(format!("the header {name} is a property of RocketMQ's own and cannot be set")));
+        return Err(unsupported(format!(
+            "the header {name} is a property of RocketMQ's own and cannot be set"
+        )));
     }
     let mut writer = Writer::default();
     writer.message(message, id)?;
@@ -230,7 +273,9 @@ impl Writer {
                 return Err(unsupported(format!("the header {name} is null, which RocketMQ cannot carry")));
             };
             if !seen.insert(name) {
-                return Err(unsupported(format!("the header {name} is there twice; RocketMQ keeps each name once")));
+                return Err(unsupported(format!(
+                    "the header {name} is there twice; RocketMQ keeps each name once"
+                )));
             }
             self.put(name, &encode(value));
         }
@@ -245,10 +290,9 @@ impl Writer {
     }
 
     fn done(mut self, message: &Message) -> Result<Record, Error> {
-        let mut body = message
-            .payload()
-            .cloned()
-            .ok_or_else(|| unsupported("RocketMQ has no tombstones; a message without a body cannot be sent"))?;
+        let mut body = message.payload().cloned().ok_or_else(|| {
+            unsupported("RocketMQ has no tombstones; a message without a body cannot be sent")
+        })?;
         if body.is_empty() {
             self.put(EMPTY, "1");
             body = Bytes::from_static(&[0]);
@@ -286,7 +330,8 @@ mod tests {
 
     #[test]
     fn what_text_cannot_carry_arrives_all_the_same() {
-        let values: [&[u8]; 6] = [b"", b"a\x01b", b"\x02", &[0, 159, 146, 150], b"=b64=", "größe\0".as_bytes()];
+        let values: [&[u8]; 6] =
+            [b"", b"a\x01b", b"\x02", &[0, 159, 146, 150], b"=b64=", "größe\0".as_bytes()];
         let mut sent = Message::new("").with_key(vec![0, 255]).with_id("order 1").with_content_type("a/b");
         for (n, value) in values.iter().enumerate() {
             sent = sent.with_header(format!("h{n}"), value.to_vec());
@@ -296,22 +341,31 @@ mod tests {
             assert_eq!(read.headers().get(&format!("h{n}")).unwrap(), value);
         }
         assert_eq!(read.headers().len(), values.len());
-        assert_eq!((read.key(), read.id(), read.content_type()), (sent.key(), sent.id(), sent.content_type()));
+        assert_eq!(
+            (read.key(), read.id(), read.content_type()),
+            (sent.key(), sent.id(), sent.content_type())
+        );
         assert!(read.payload().is_some_and(Bytes::is_empty));
     }
 
     #[test]
     fn keys_and_tags_are_headers_of_that_name() {
-        let record = write(&Message::new("x").with_header("KEYS", "a b").with_header("TAGS", "paid"), "id").unwrap();
-        assert!(record.properties.contains("KEYS\u{1}a b\u{2}") && record.properties.contains("TAGS\u{1}paid\u{2}"));
+        let record =
+            write(&Message::new("x").with_header("KEYS", "a b").with_header("TAGS", "paid"), "id").unwrap();
+        assert!(
+            record.properties.contains("KEYS\u{1}a b\u{2}")
+                && record.properties.contains("TAGS\u{1}paid\u{2}")
+        );
     }
 
     #[test]
     fn what_belongs_to_the_broker_cannot_be_set() {
         let repeated = Message::new("x").with_header("t", "1").with_header("t", "2");
-        let names = ["UNIQ_KEY", "RETRY_TOPIC", "__SHARDINGKEY", "TIMER_ROLL_TIMES", "a\u{1}", "", EMPTY, COUNTED];
+        let names =
+            ["UNIQ_KEY", "RETRY_TOPIC", "__SHARDINGKEY", "TIMER_ROLL_TIMES", "a\u{1}", "", EMPTY, COUNTED];
         let wrong = names.map(|name| Message::new("x").with_header(name, "1"));
-        for message in wrong.iter().chain([&repeated, &Message::tombstone(), &Message::new("x").with_id("")]) {
+        for message in wrong.iter().chain([&repeated, &Message::tombstone(), &Message::new("x").with_id("")])
+        {
             assert_eq!(write(message, "id").unwrap_err().kind(), ErrorKind::Unsupported, "{message:?}");
         }
         assert!(write(&Message::new("x").with_header("DELAY", "3"), "id").is_ok());

@@ -69,7 +69,8 @@ pub(crate) async fn start(
     let (jobs, job_queue) = mpsc::unbounded_channel();
     let link = Arc::new(Link { shared: shared.clone(), jobs });
     let producer = Producer::new(cluster.clone(), config.clone());
-    let desk = Desk { cluster: cluster.clone(), producer, names: names.clone(), levels, shared: shared.clone() };
+    let desk =
+        Desk { cluster: cluster.clone(), producer, names: names.clone(), levels, shared: shared.clone() };
     let (commits, requests) = mpsc::unbounded_channel();
     let committer = Committer {
         cluster: cluster.clone(),
@@ -89,7 +90,8 @@ pub(crate) async fn start(
         config,
     };
     let end = Arc::new(Notify::new());
-    let tasks = vec![tokio::spawn(run_copies(job_queue, Arc::new(desk))), tokio::spawn(committer.run(requests))];
+    let tasks =
+        vec![tokio::spawn(run_copies(job_queue, Arc::new(desk))), tokio::spawn(committer.run(requests))];
     Ok(RocketmqSource {
         shared,
         cluster,

@@ -86,9 +86,10 @@ impl Levels {
             let asked = cluster.demand(&broker, Request::new(26), "reading the broker's settings").await;
             let Some(answer) = asked.ok() else { continue };
             let text = answer.body.unwrap_or_default();
-            let line = std::str::from_utf8(&text).unwrap_or_default().lines().find_map(|line| {
-                line.strip_prefix("messageDelayLevel=")
-            });
+            let line = std::str::from_utf8(&text)
+                .unwrap_or_default()
+                .lines()
+                .find_map(|line| line.strip_prefix("messageDelayLevel="));
             let Some(levels) = line.and_then(levels) else { continue };
             if found.as_ref().is_some_and(|known| *known != levels) {
                 return Err(config_levels());
@@ -107,7 +108,11 @@ impl Levels {
     }
 
     /// The level of each rung of a subscription, with its delay.
-    pub(crate) fn of_rungs(&self, topic: &str, rungs: &[Duration]) -> Result<Vec<(Duration, Duration)>, Error> {
+    pub(crate) fn of_rungs(
+        &self,
+        topic: &str,
+        rungs: &[Duration],
+    ) -> Result<Vec<(Duration, Duration)>, Error> {
         let longest = self.0.iter().max().copied().unwrap_or_default();
         let level = |rung: &Duration| {
             let (_, actual) = self.at_least(*rung).ok_or_else(|| {
@@ -123,11 +128,17 @@ impl Levels {
 }
 
 fn config_levels() -> Error {
-    config("the brokers of this RocketMQ cluster have different delay levels (messageDelayLevel); set the same on all")
+    config(
+        "the brokers of this RocketMQ cluster have different delay levels (messageDelayLevel); set the same on all",
+    )
 }
 
 /// Makes what is missing. Returns the number of queues of each topic.
-pub(crate) async fn declare(cluster: &Cluster, settings: &Config, names: &Names) -> Result<Vec<usize>, Error> {
+pub(crate) async fn declare(
+    cluster: &Cluster,
+    settings: &Config,
+    names: &Names,
+) -> Result<Vec<usize>, Error> {
     let mut counts = Vec::new();
     let mut brokers = Vec::new();
     for work in &names.works {
@@ -353,7 +364,9 @@ mod tests {
         let spec = |group: &str, topic: &str| {
             ConsumerSpec::new(group, 1, Topology::Declare).with(Subscription::new(topic))
         };
-        for (group, topic) in [("points.x", "orders"), ("points", "orders.v1"), ("", "orders"), ("points", "größe")] {
+        for (group, topic) in
+            [("points.x", "orders"), ("points", "orders.v1"), ("", "orders"), ("points", "größe")]
+        {
             let error = Names::new(&spec(group, topic)).unwrap_err();
             assert!(error.kind() == ErrorKind::Config, "{error}");
         }

@@ -49,7 +49,10 @@ fn engine() -> Result<&'static Engine, Error> {
 
 fn start_engine() -> Result<Engine, Error> {
     let failed = |why: String| {
-        Error::new(ErrorKind::Internal, format!("the threads of the RocketMQ client cannot be started: {why}"))
+        Error::new(
+            ErrorKind::Internal,
+            format!("the threads of the RocketMQ client cannot be started: {why}"),
+        )
     };
     let parallelism = std::thread::available_parallelism().map_or(1, usize::from);
     let settings = RuntimeConfig::for_parallelism("oncemq-rocketmq", parallelism);
@@ -108,8 +111,13 @@ impl Real {
 
     fn handle(&self) -> Result<ClientInstanceHandle, Fault> {
         let engine = engine().map_err(|why| Fault::NotSent(why.to_string()))?;
-        ClientInstanceHandle::get_or_create(&engine.client, self.domain, self.config.clone(), self.hook.clone())
-            .map_err(fault)
+        ClientInstanceHandle::get_or_create(
+            &engine.client,
+            self.domain,
+            self.config.clone(),
+            self.hook.clone(),
+        )
+        .map_err(fault)
     }
 }
 
@@ -170,7 +178,8 @@ impl Client for Real {
             Some(broker.broker_addrs().get(&MASTER)?.as_str().into())
         };
         let seat = |queues: &rocketmq_protocol::protocol::route::route_data_view::QueueData| {
-            let count = |right, count| if queues.perm & right == 0 { 0 } else { i32::try_from(count).unwrap_or(0) };
+            let count =
+                |right, count| if queues.perm & right == 0 { 0 } else { i32::try_from(count).unwrap_or(0) };
             Some(Seat {
                 broker: queues.broker_name.as_str().into(),
                 address: address(&queues.broker_name)?,
@@ -209,9 +218,9 @@ impl Client for Real {
         let mut answer =
             lease.get()?.invoke_remoting(&address.into(), command, millis).await.map_err(fault)?;
         drop(lease);
-        let fields = answer.ext_fields().map(|fields| {
-            fields.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
-        });
+        let fields = answer
+            .ext_fields()
+            .map(|fields| fields.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect());
         Ok(Answer {
             code: answer.code(),
             remark: answer.remark().map(ToString::to_string).unwrap_or_default(),

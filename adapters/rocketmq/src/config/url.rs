@@ -12,8 +12,9 @@ const OPTIONS: &str = "publish_timeout, connect_timeout, revoke_timeout, commit_
 const FORM: &str = "rocketmq://host:9876 or rocketmq://key:secret@host1:9876,host2:9876";
 
 pub(super) fn parse(text: &str) -> Result<Config, Error> {
-    let (scheme, rest) =
-        text.split_once("://").ok_or_else(|| config(format!("the RocketMQ URL has no scheme; write {FORM}")))?;
+    let (scheme, rest) = text
+        .split_once("://")
+        .ok_or_else(|| config(format!("the RocketMQ URL has no scheme; write {FORM}")))?;
     let tls = match scheme.to_ascii_lowercase().as_str() {
         "rocketmq" => false,
         "rocketmqs" => true,
@@ -105,7 +106,9 @@ fn option_into(name: &str, value: String, parsed: &mut Config) -> Result<(), Err
         "commit_interval" => parsed.commit_interval = time()?,
         "commit_each" => parsed.commit_each = value.parse().map_err(|_| wrong("write true or false"))?,
         "queues" => parsed.queues = Some(value.parse().map_err(|_| wrong("write a number"))?),
-        "delay_levels" => parsed.delay_levels = Some(levels(&value).ok_or_else(|| wrong("write \"1s 5s 10s\""))?),
+        "delay_levels" => {
+            parsed.delay_levels = Some(levels(&value).ok_or_else(|| wrong("write \"1s 5s 10s\""))?)
+        }
         "tls_ca" => parsed.tls_ca = Some(value),
         "model" => match value.as_str() {
             "clustering" => {}
@@ -154,8 +157,9 @@ fn duration(text: &str) -> Option<Duration> {
 
 /// Turns `%2f` into `/`. `what` names the part in the error, since its text may be secret.
 fn decode(text: &str, what: &str) -> Result<String, Error> {
-    let wrong =
-        || config(format!("the {what} in the RocketMQ URL is not percent-encoded UTF-8; write % itself as %25"));
+    let wrong = || {
+        config(format!("the {what} in the RocketMQ URL is not percent-encoded UTF-8; write % itself as %25"))
+    };
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, tail)) = rest.split_first() {
@@ -197,7 +201,10 @@ mod tests {
     #[test]
     fn rm6_broadcasting_is_refused() {
         let error = parse("rocketmq://a?model=broadcasting").unwrap_err();
-        assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("dead letter"), "{error}");
+        assert!(
+            error.kind() == ErrorKind::Unsupported && error.to_string().contains("dead letter"),
+            "{error}"
+        );
         assert!(parse("rocketmq://a?model=clustering").is_ok());
     }
 

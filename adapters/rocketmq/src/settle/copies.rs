@@ -129,8 +129,9 @@ async fn attempt(job: Job, wait: Duration, desk: Arc<Desk>) -> Tried {
 
 impl Desk {
     async fn store(&self, job: &Job) -> Result<(), Error> {
-        let native = Native::of(&job.message)
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "a delivery has lost what RocketMQ knows it by"))?;
+        let native = Native::of(&job.message).ok_or_else(|| {
+            Error::new(ErrorKind::Internal, "a delivery has lost what RocketMQ knows it by")
+        })?;
         match &job.purpose {
             Purpose::Retry(retry) => self.retry(&job.message, native, retry).await,
             Purpose::Reject(reject) => {

@@ -77,7 +77,8 @@ impl Group {
         for topic in self.member.topics.clone() {
             let route = self.cluster.route(&topic).await?;
             let Some(first) = route.first() else {
-                let text = format!("there is no topic {topic} in RocketMQ; create it, or use Topology::Declare");
+                let text =
+                    format!("there is no topic {topic} in RocketMQ; create it, or use Topology::Declare");
                 return Err(Error::new(ErrorKind::Topology, text));
             };
             for seat in route.iter() {
@@ -90,7 +91,8 @@ impl Group {
                 self.tell(&first.broker).await?;
                 members = self.cluster.members(&first.broker, &self.member.group).await?;
             }
-            let queue = |broker: &Arc<str>, number| Queue { topic: topic.clone(), broker: broker.clone(), number };
+            let queue =
+                |broker: &Arc<str>, number| Queue { topic: topic.clone(), broker: broker.clone(), number };
             let queues: Vec<Queue> = route
                 .iter()
                 .flat_map(|seat| (0..seat.reads).map(|number| queue(&seat.broker, number)))
@@ -228,9 +230,8 @@ mod tests {
     fn every_queue_belongs_to_one_member() {
         let members: Vec<String> = (0..7).map(|n| format!("m{n}")).collect();
         for count in 0..20 {
-            let queues: Vec<Queue> = (0..count)
-                .map(|number| Queue { topic: "t".into(), broker: "b".into(), number })
-                .collect();
+            let queues: Vec<Queue> =
+                (0..count).map(|number| Queue { topic: "t".into(), broker: "b".into(), number }).collect();
             for present in 1..=members.len() {
                 let shares: Vec<Queue> =
                     members.iter().flat_map(|id| share_of(id, &members[..present], &queues)).collect();

@@ -207,7 +207,8 @@ impl State {
     fn apply(&mut self, answer: Answer) {
         let (Answer::Done(token) | Answer::Back(token, ..)) = &answer;
         let (token, place) = (*token, usize::try_from(token.scope >> 1).unwrap_or(usize::MAX));
-        let part = self.parts.get_mut(place).and_then(Option::as_mut).filter(|part| part.epoch == token.epoch);
+        let part =
+            self.parts.get_mut(place).and_then(Option::as_mut).filter(|part| part.epoch == token.epoch);
         let (Some(part), Ok(offset)) = (part, i64::try_from(token.id)) else { return };
         match answer {
             Answer::Done(_) => part.finish(offset),
@@ -266,7 +267,9 @@ impl State {
             for _ in 0..TURN_MAX.min(max - given) {
                 let Some(next) = part.next() else { break };
                 let (message, redelivered) = match next {
-                    Next::Fetched(stored, redelivered) => (records::read(stored, &part.queue, topics), redelivered),
+                    Next::Fetched(stored, redelivered) => {
+                        (records::read(stored, &part.queue, topics), redelivered)
+                    }
                     Next::Again(message, redelivered) => (message, redelivered),
                 };
                 let (token, facts) = name(place, part.epoch, &message, redelivered);

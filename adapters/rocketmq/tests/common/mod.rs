@@ -24,3 +24,41 @@ pub fn admin(arguments: &[&str]) -> String {
     let output = std::process::Command::new(ROCKETMQ.get("ADMIN")).args(arguments).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
+
+/// The committed offset of each queue of a topic, in order of their numbers.
+pub fn committed(group: &str, topic: &str) -> Vec<i64> {
+    let text = admin(&["consumerProgress", "-g", group, "-t", topic]);
+    let offset = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        if words.first() != Some(&topic) {
+            return None;
+        }
+        Some((words[2].parse::<i32>().ok()?, words[4].parse().ok()?))
+    };
+    let mut found: Vec<(i32, i64)> = text.lines().filter_map(offset).collect();
+    found.sort_unstable();
+    found.into_iter().map(|(_, offset)| offset).collect()
+}
+
+pub fn ladder(text: &str) -> oncemq_core::RetryPolicy {
+    text.parse().unwrap()
+}
+
+pub async fn publish(topic: &str, bodies: impl IntoIterator<Item = String>) {
+    let publisher = oncemq_core::Broker::publisher(&broker()).await.unwrap();
+    for body in bodies {
+        publisher.publish(topic, &oncemq_core::Message::new(body.clone()).with_id(body)).await.unwrap();
+    }
+    publisher.close().await.unwrap();
+}
+
+pub fn numbers(n: u32) -> impl Iterator<Item = String> {
+    (0..n).map(|n| n.to_string())
+}
+
+/// Counts the runs of each body.
+pub fn counts(log: &oncemq_test_kit::Log) -> std::collections::BTreeMap<String, usize> {
+    let mut counts = std::collections::BTreeMap::new();
+    log.bodies().into_iter().for_each(|body| *counts.entry(body).or_default() += 1);
+    counts
+}

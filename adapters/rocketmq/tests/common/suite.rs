@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use oncemq_core::conformance::Harness;
-use oncemq_core::{
-    Broker, Capabilities, ConsumerSpec, Error, Event, Message, Plan, Subscription, Topology,
-};
+use oncemq_core::{Broker, Capabilities, ConsumerSpec, Error, Event, Message, Plan, Subscription, Topology};
 use oncemq_rocketmq::RocketmqBroker;
 use oncemq_test_kit::unique;
 use tokio::time::timeout;

@@ -2,12 +2,21 @@
 //! binary: linking the client takes longer than running many of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod cases;
+#[path = "../common/mod.rs"]
 mod common;
+mod group;
+mod publisher;
+mod start;
 
-use common::suite::Suite;
 use common::ROCKETMQ;
+use common::suite::Suite;
 
 fn main() {
-    let tests = oncemq_core::conformance::trials(Suite::shared());
+    let mut tests = oncemq_core::conformance::trials(Suite::shared());
+    tests.extend(cases::tests());
+    tests.extend(group::tests());
+    tests.extend(publisher::tests());
+    tests.extend(start::tests());
     ROCKETMQ.main(tests);
 }
