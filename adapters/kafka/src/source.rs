@@ -8,6 +8,7 @@
 
 mod commits;
 pub(crate) mod context;
+mod ends;
 mod metadata;
 mod part;
 mod poller;
@@ -157,6 +158,7 @@ impl KafkaSource {
             shared,
             rebalance: Rebalance::new(config.clone(), member, cluster, in_flight),
             config: config.clone(),
+            group: group.to_owned(),
             places,
             commits: commits.clone(),
             committer,

@@ -90,6 +90,14 @@ async fn no_rights() {
     let publisher = KafkaBroker::from_url(&url).unwrap().publisher().await.unwrap();
     let topic = unique("closed");
     Raw::new().create(&topic, 1, &[]).await;
+    // Nobody looks at the topic before the client does.
+    let handler = async |_: Context, _: Message| Ok::<(), Failure>(());
+    let broker = KafkaBroker::from_url(&url).unwrap();
+    let consumer = Consumer::new("points", broker).topology(Topology::Trust).topic(topic.as_str());
+    let consuming = timeout(secs(30), consumer.unguarded(handler).run());
+    let error = consuming.await.expect("it waits for ever").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Access, "{error}");
+    assert!(error.to_string().contains("grant it"), "{error}");
     let error = publisher.publish(&topic, &Message::new("x")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Access, "{error}");
 }

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::commits::Request;
 use super::context::{Client, list_of};
+use super::ends;
 use super::part::{Member, Part, Place};
 use super::rebalance::Rebalance;
 use super::shared::Shared;
@@ -41,6 +42,7 @@ pub(crate) struct Poller {
     pub(crate) member: Member,
     pub(crate) shared: Arc<Shared>,
     pub(crate) config: Arc<Config>,
+    pub(crate) group: String,
     pub(crate) places: HashMap<String, Place>,
     pub(crate) rebalance: Rebalance,
     pub(crate) commits: Sender<Request>,
@@ -139,8 +141,8 @@ impl Poller {
                 self.shared.fail(error::from_client(&what, failed));
             }
             (_, Some(code)) if error::is_final(code) => {
-                let what = format!("consuming from Kafka at {address}");
-                self.shared.fail(error::from_client(&what, failed));
+                let topics: Vec<_> = self.places.keys().map(String::as_str).collect();
+                self.shared.fail(ends::explain(&self.client, (address, &self.group), &topics, failed));
             }
             _ => {
                 let said = self.client.context().said.take().map(|(_, why)| why);
