@@ -92,8 +92,9 @@ impl Poller {
                 None => break,
                 Some(Ok(record)) => self.take(&record),
                 Some(Err(failed)) => {
-                    self.failed(&failed);
-                    break;
+                    // What came before counts for where its partition goes on.
+                    self.hand_on();
+                    return self.failed(&failed);
                 }
             }
             wait = Duration::ZERO;
