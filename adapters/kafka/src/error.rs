@@ -81,6 +81,43 @@ pub(crate) fn kind_of(code: Code) -> ErrorKind {
     }
 }
 
+/// What keeps a consumer waiting. One cause has one text, however the client puts it and
+/// however often: who watches the health is told of changes, not of words.
+pub(crate) fn cause_of(address: &str, error: &KafkaError) -> String {
+    match code_of(error) {
+        Some(Code::Authentication | Code::SaslAuthenticationFailed) => {
+            format!("Kafka at {address} refuses the login; check user, password and sasl.mechanisms")
+        }
+        Some(Code::SSL) => {
+            format!("no TLS connection to Kafka at {address}; check certificates and ssl.* properties")
+        }
+        Some(Code::Resolve) => format!("the name of a broker of Kafka at {address} cannot be resolved"),
+        Some(code) if !is_silence(code) => format!("Kafka at {address}: {}", text_of(error)),
+        _ => format!("Kafka at {address} does not answer; it is waited for"),
+    }
+}
+
+/// Whether an error says no more than that nobody answers.
+pub(crate) fn is_silence(code: Code) -> bool {
+    matches!(
+        code,
+        Code::BrokerTransportFailure
+            | Code::AllBrokersDown
+            | Code::NodeUpdate
+            | Code::OperationTimedOut
+            | Code::TimedOutQueue
+            | Code::RequestTimedOut
+            | Code::NetworkException
+            | Code::WaitingForCoordinator
+            | Code::CoordinatorLoadInProgress
+            | Code::CoordinatorNotAvailable
+            | Code::NotCoordinator
+            | Code::BrokerNotAvailable
+            | Code::LeaderNotAvailable
+            | Code::NotLeaderForPartition
+    )
+}
+
 /// Whether an error of the consumer ends it: nothing that time alone can change.
 pub(crate) fn is_final(code: Code) -> bool {
     matches!(

@@ -1,15 +1,19 @@
 //! A broker that is gone for a while, as the client's own imitation of a cluster plays it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use oncemq_core::{Ack, Broker, ConsumerSpec, ErrorKind, Event, Message, Subscription, Topology};
+use std::time::Duration;
+
+use oncemq_core::{
+    Ack, Broker, ConsumerSpec, ErrorKind, Event, Health, Identity, Message, Subscription, Topology, Trail,
+};
 use oncemq_kafka::KafkaBroker;
-use oncemq_test_kit::{Bare, secs, unique};
+use oncemq_test_kit::{Bare, millis, secs, unique};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use rdkafka::{ClientConfig, TopicPartitionList};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 /// A cluster of one broker with a topic of one partition.
 struct Mock {
@@ -83,6 +87,44 @@ async fn a_broker_that_is_down_at_the_start_is_waited_for() {
     assert!(!connecting.is_finished());
     mock.cluster.broker_up(1).unwrap();
     connecting.await.unwrap().unwrap();
+}
+
+/// The client reports it in many ways: connections refused and broken, brokers that are all
+/// down, offsets that nobody tells.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_is_told_once_in_the_same_words_and_so_is_its_end() {
+    let mock = Mock::new();
+    let spec = ConsumerSpec::new("points", 100, Topology::Trust);
+    let subscription = Subscription::new(mock.topic.as_str()).with_rungs([secs(1)]);
+    mock.cluster.create_topic(&format!("points.{}.retry.1000ms", mock.topic), 1, 1).unwrap();
+    let mut bare = Bare::with(mock.broker("publish_timeout=1s"), &spec.with(subscription)).await;
+    bare.send(0..2).await;
+    let (first, second) = (bare.next().await, bare.next().await);
+    assert!(bare.health.is_up(), "{}", bare.health);
+    mock.cluster.broker_down(1).unwrap();
+    // Its copy cannot be stored either.
+    let trail = Trail::read(first.message(), &"points".into(), &"kind".into(), Identity::Position);
+    first.ack(Ack::retry(secs(1), trail, "busy"));
+    let told = watch(&mut bare, secs(4)).await;
+    assert!(told.len() == 1 && told[0].to_string().contains("does not answer"), "{told:?}");
+    mock.cluster.broker_up(1).unwrap();
+    second.ack(Ack::Accept);
+    let told = watch(&mut bare, secs(4)).await;
+    assert_eq!(told.last(), Some(&Health::Up), "{told:?}");
+    assert!(told.len() <= 2, "{told:?}");
+}
+
+/// The health's changes for a while.
+async fn watch(bare: &mut Bare, time: Duration) -> Vec<Health> {
+    let (mut told, mut last, end) = (Vec::new(), bare.health.clone(), Instant::now() + time);
+    while Instant::now() < end {
+        let _ = timeout(millis(50), bare.poll()).await;
+        if bare.health != last {
+            last = bare.health.clone();
+            told.push(last.clone());
+        }
+    }
+    told
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -121,8 +121,8 @@ impl Poller {
         }
         drop(state);
         self.shared.wake();
-        if self.probed.take().is_some() {
-            self.shared.broker_health(self.member, Health::Up);
+        if self.probed.is_some() {
+            self.found();
         }
     }
 
@@ -134,7 +134,7 @@ impl Poller {
             (KafkaError::PartitionEOF(_), _) => {}
             (_, Some(Code::AutoOffsetReset)) => {
                 if let Err(why) = self.rebalance.mend_positions(&self.client, &self.shared) {
-                    self.degrade(why.to_string());
+                    self.lost(&why);
                 }
             }
             (KafkaError::MessageConsumptionFatal(_), _) => {
@@ -145,27 +145,37 @@ impl Poller {
                 let topics: Vec<_> = self.places.keys().map(String::as_str).collect();
                 self.shared.fail(ends::explain(&self.client, (address, &self.group), &topics, failed));
             }
-            _ => {
-                let said = self.client.context().said.take().map(|(_, why)| why);
-                self.degrade(said.unwrap_or_else(|| error::text_of(failed)));
-            }
+            // One connection says nothing of the others.
+            (_, Some(Code::BrokerTransportFailure)) => drop(self.probed.get_or_insert_with(Instant::now)),
+            _ => self.lost(failed),
         }
     }
 
-    fn degrade(&mut self, why: String) {
-        let text = format!("Kafka at {}: {why}", self.config.address());
-        self.shared.broker_health(self.member, Health::Degraded(text));
+    fn lost(&mut self, why: &KafkaError) {
+        self.shared.broker_lost(self.member, self.config.address(), why);
         self.probed.get_or_insert_with(Instant::now);
+    }
+
+    fn found(&mut self) {
+        self.probed = None;
+        // Partitions that cannot begin yet say for themselves when they can.
+        if !self.rebalance.is_beginning() {
+            self.shared.broker_health(self.member, Health::Up);
+        }
     }
 
     /// An idle consumer hears nothing of a broker that is back: it asks.
     fn probe(&mut self) {
-        let Some(probed) = self.probed.filter(|probed| probed.elapsed() >= PROBE) else { return };
+        if self.probed.is_none_or(|probed| probed.elapsed() < PROBE) {
+            return;
+        }
         let topic = self.places.keys().next().map(String::as_str);
-        let answers = self.client.fetch_metadata(topic, PROBE / 2).is_ok();
-        self.probed = if answers { None } else { Some(probed.max(Instant::now())) };
-        if answers {
-            self.shared.broker_health(self.member, Health::Up);
+        match self.client.fetch_metadata(topic, PROBE / 2) {
+            Ok(_) => self.found(),
+            Err(silent) => {
+                self.probed = Some(Instant::now());
+                self.shared.broker_lost(self.member, self.config.address(), &silent);
+            }
         }
     }
 
