@@ -14,6 +14,5 @@ pub mod process;
 pub mod proxy;
 pub mod rabbit;
 pub mod scene;
-pub mod server;
 pub mod service;
 pub mod suite;

@@ -56,7 +56,7 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let store = match postgres {
             None => Store::Sqlite { file: folder.path().join("service.db") },
-            Some(url) => Store::Postgres { url, schema: unique("scene") },
+            Some(url) => Store::Postgres { url, schema: unique("scene").replace('-', "_") },
         };
         let database = Database::create(&store).await.unwrap();
         let spec = Spec {

@@ -12,8 +12,8 @@ use oncemq_integration_tests::outside::Outside;
 use oncemq_integration_tests::process::Process;
 use oncemq_integration_tests::proxy::Proxy;
 use oncemq_integration_tests::scene::{PATIENCE, Scene};
-use oncemq_integration_tests::server::Server;
 use oncemq_integration_tests::suite::{self, BrokerKind, StoreKind, servers, url_of};
+use oncemq_test_kit::{Instance, Server};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -134,21 +134,21 @@ async fn send(publisher: &dyn Publisher, topic: &str, event: &Event) {
 }
 
 async fn broker_killed(stage: Stage) {
-    let server = Server::start(stage.broker.name(), "outage").await;
-    let load = Load::start(stage.on(&server.url).await, 400).await;
-    server.make("kill").await;
+    let server = Instance::start(Server(stage.broker.name()), "outage");
+    let load = Load::start(stage.on(&server.url()).await, 400).await;
+    server.kill();
     load.until_degraded().await;
-    server.make("start").await;
+    server.again();
     load.end().await.close().await;
 }
 
 /// On Kafka that is longer than the session.
 async fn broker_stopped(stage: Stage) {
-    let server = Server::start(stage.broker.name(), "outage").await;
-    let load = Load::start(stage.on(&server.url).await, 400).await;
-    server.make("pause").await;
+    let server = Instance::start(Server(stage.broker.name()), "outage");
+    let load = Load::start(stage.on(&server.url()).await, 400).await;
+    server.pause();
     sleep(Duration::from_secs(20)).await;
-    server.make("resume").await;
+    server.resume();
     load.end().await.close().await;
 }
 
@@ -169,21 +169,21 @@ async fn on_postgres(broker: BrokerKind, postgres: String) -> Scene {
 }
 
 async fn database_killed(broker: BrokerKind) {
-    let server = Server::start("postgres", "outage").await;
-    let load = Load::start(on_postgres(broker, server.url.clone()).await, 400).await;
-    server.make("kill").await;
+    let server = Instance::start(Server("postgres"), "outage");
+    let load = Load::start(on_postgres(broker, server.url()).await, 400).await;
+    server.kill();
     load.until_degraded().await;
     sleep(Duration::from_secs(3)).await;
-    server.make("start").await;
+    server.again();
     load.end().await.close().await;
 }
 
 async fn database_stopped(broker: BrokerKind) {
-    let server = Server::start("postgres", "outage").await;
-    let load = Load::start(on_postgres(broker, server.url.clone()).await, 400).await;
-    server.make("pause").await;
+    let server = Instance::start(Server("postgres"), "outage");
+    let load = Load::start(on_postgres(broker, server.url()).await, 400).await;
+    server.pause();
     sleep(Duration::from_secs(20)).await;
-    server.make("resume").await;
+    server.resume();
     load.end().await.close().await;
 }
 

@@ -26,9 +26,18 @@ pub use oncemq_memory as memory;
 pub use oncemq_rabbitmq as rabbitmq;
 
 /// What the first hour needs.
+///
+/// ```
+/// use oncemq::prelude::*;
+///
+/// # fn points(consumer: Consumer) -> impl Sized {
+/// // A message that fails holds the later ones of its key, instead of being overtaken.
+/// consumer.topic("order-completed").key(Key::json("/order_id")).ordering(Ordering::Ordered)
+/// # }
+/// ```
 pub mod prelude {
     pub use crate::Connect as _;
-    pub use crate::{Consumer, Failure, Key, RetryPolicy};
+    pub use crate::{Consumer, Failure, Key, Ordering, RetryPolicy};
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub use crate::{Inbox, Tx};
 }

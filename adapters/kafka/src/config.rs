@@ -126,6 +126,8 @@ impl Config {
         }
         for (name, value) in [
             ("linger.ms", "1"),
+            // A question after a topic must not make it, with as many partitions as the broker likes.
+            ("allow.auto.create.topics", "false"),
             // How long a topic that nobody knows may still appear.
             ("topic.metadata.propagation.max.ms", "5000"),
         ] {

@@ -163,15 +163,20 @@ impl Producer {
         topic: Option<&str>,
         read: impl FnOnce(Option<&MetadataTopic>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let (this, topic) = (self.clone(), topic.map(str::to_owned));
-        client::blocking(move || {
-            let limit = this.config.connect_timeout;
-            match this.current().client().fetch_metadata(topic.as_deref(), limit) {
-                Ok(found) => read(found.topics().first()),
-                Err(_) => Err(this.quiet.said.explain(&this.config, limit)),
-            }
-        })
-        .await
+        let (producer, topic) = (self.current(), topic.map(str::to_owned));
+        let limit = self.config.connect_timeout;
+        let call = move || {
+            let found = producer.client().fetch_metadata(topic.as_deref(), limit).ok()?;
+            Some(read(found.topics().first()))
+        };
+        client::ask(&self.quiet.said, &self.config, limit, call).await?
+    }
+
+    /// Whether any broker answers within so long.
+    pub(crate) async fn is_heard(&self, topic: &str, limit: Duration) -> bool {
+        let (producer, topic) = (self.current(), topic.to_owned());
+        let call = move || Ok(producer.client().fetch_metadata(Some(&topic), limit).is_ok());
+        client::blocking(call).await.unwrap_or(false)
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod commits;
 pub(crate) mod context;
+mod ends;
 mod metadata;
 mod part;
 mod poller;
@@ -21,11 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::Sender;
 use std::task::{Context, Poll};
-use std::thread::Builder;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncemq_core::{ConsumerSpec, Error, ErrorKind, Event, Health, Settle, Source};
+use oncemq_core::{ConsumerSpec, Error, Event, Health, Settle, Source};
 use rdkafka::consumer::Consumer;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -33,7 +33,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 pub(crate) use shared::{Answer, Shared};
 
-use crate::client;
+use crate::client::{self, thread};
 use crate::config::Config;
 use crate::error;
 use crate::publisher::Producer;
@@ -44,6 +44,10 @@ use context::Client;
 use part::{Member, Place};
 use poller::Poller;
 use rebalance::Rebalance;
+
+/// How long an end may take before the broker is asked whether it is there, and how long it may
+/// take to answer.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// One subscription of a consumer.
 #[derive(Debug, Clone)]
@@ -59,6 +63,8 @@ pub(crate) struct KafkaSource {
     settle: Arc<dyn Settle>,
     members: Vec<Joined>,
     copies: JoinHandle<()>,
+    /// Asks whether a broker is there, and what for.
+    asker: (Producer, Arc<str>),
     timer: Option<(Instant, Pin<Box<Sleep>>)>,
     closed: bool,
 }
@@ -78,16 +84,20 @@ pub(crate) async fn start(
 ) -> Result<KafkaSource, Error> {
     let shared = Arc::new(Shared::default());
     let producer = Producer::new(config.clone())?;
+    let topic = lanes.first().map(|lane| lane.names.work.clone()).unwrap_or_default();
+    // Before the members: a consumer hears of a refused login only when it is polled.
+    producer.metadata(Some(&topic), |_| Ok(())).await?;
     let (topics, rungs): (HashMap<_, _>, HashMap<_, _>) =
         places(&lanes).into_iter().partition(|(_, place)| place.rung.is_none());
     let (jobs, job_queue) = mpsc::unbounded_channel();
-    let copies = tokio::spawn(run_copies(job_queue, producer, lanes.into(), shared.clone()));
+    let copies = tokio::spawn(run_copies(job_queue, producer.clone(), lanes.into(), shared.clone()));
     let settle = Arc::new(Link { shared: shared.clone(), jobs });
     let mut source = KafkaSource {
         shared: shared.clone(),
         settle,
         members: Vec::new(),
         copies,
+        asker: (producer, topic),
         timer: None,
         closed: false,
     };
@@ -101,16 +111,6 @@ pub(crate) async fn start(
     }
     source.join(&config, &spec.name, Member::Topics, topics, spec.in_flight).await?;
     Ok(source)
-}
-
-fn thread<T: Send + 'static>(
-    what: &str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<std::thread::JoinHandle<T>, Error> {
-    Builder::new()
-        .name(format!("oncemq-kafka {what}"))
-        .spawn(work)
-        .map_err(|failed| Error::with_source(ErrorKind::Internal, "a thread cannot be started", failed))
 }
 
 /// Every topic to subscribe to, by name.
@@ -157,6 +157,7 @@ impl KafkaSource {
             shared,
             rebalance: Rebalance::new(config.clone(), member, cluster, in_flight),
             config: config.clone(),
+            group: group.to_owned(),
             places,
             commits: commits.clone(),
             committer,
@@ -193,6 +194,19 @@ impl KafkaSource {
         self.timer.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready())
     }
 
+    /// Commits what is finished and leaves the groups. What cannot be committed by then comes
+    /// back either way.
+    async fn leave(&mut self, limit: Duration) {
+        let end = Instant::now() + limit;
+        // Copies that are not confirmed by then come again, with their originals.
+        self.flush_until(end - limit / 4).await;
+        self.copies.abort();
+        self.shared.close();
+        for member in self.members.drain(..) {
+            let _ = timeout_at(end, member.ended).await;
+        }
+    }
+
     async fn flush_until(&self, end: Instant) -> bool {
         // Copies are confirmed one by one; a look now and then is enough at an end.
         while self.shared.copies.load(SeqCst) > 0 {
@@ -211,6 +225,17 @@ impl KafkaSource {
             }
         }
         true
+    }
+}
+
+/// Returns when no broker answers any more: nothing can be committed then, and nobody needs to
+/// wait for it.
+async fn silence((producer, topic): (Producer, Arc<str>)) {
+    loop {
+        tokio::time::sleep(SILENCE).await;
+        if !producer.is_heard(&topic, SILENCE).await {
+            return;
+        }
     }
 }
 
@@ -278,16 +303,13 @@ impl Source for KafkaSource {
         if std::mem::replace(&mut self.closed, true) && self.members.is_empty() {
             return Ok(());
         }
-        let end = Instant::now() + limit;
-        // Copies that are not confirmed by then come again, with their originals.
-        self.flush_until(end - limit / 4).await;
-        self.copies.abort();
-        self.shared.close();
-        // A broker that does not answer finds a member that is gone: what was not committed
-        // comes back either way.
-        for member in self.members.drain(..) {
-            let _ = timeout_at(end, member.ended).await;
+        let asker = self.asker.clone();
+        tokio::select! {
+            biased;
+            () = self.leave(limit) => {}
+            () = silence(asker) => self.shared.abandon(),
         }
+        self.copies.abort();
         Ok(())
     }
 }

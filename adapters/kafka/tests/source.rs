@@ -27,7 +27,7 @@ fn main() {
         test("a_partition_stops_behind_one_that_does_not_finish", bounded),
         test("rungs_wait_in_the_broker", rungs),
         test("sh4_closing_while_the_topic_is_gone_ends_in_time", close_without_topic),
-        test("a_deleted_topic_ends_the_source_with_an_error", deleted),
+        test("a_deleted_topic_ends_the_source_with_an_error_that_names_it", deleted),
     ]);
 }
 
@@ -264,4 +264,6 @@ async fn deleted() {
     Raw::new().delete(&topic).await;
     let error = bare.until_error(secs(60)).await;
     assert_eq!(error.kind(), ErrorKind::Topology, "{error}");
+    let text = error.to_string();
+    assert!(text.contains(&topic) && text.contains("deleted") && text.contains("create it"), "{text}");
 }

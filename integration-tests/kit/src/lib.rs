@@ -11,4 +11,4 @@ mod tests;
 pub use bare::Bare;
 pub use instance::Instance;
 pub use running::{Log, Running, logging, until};
-pub use tests::{Server, is_long, millis, secs, test, unique};
+pub use tests::{Server, is_long, main, millis, secs, test, test_within, unique};

@@ -19,7 +19,7 @@ impl Server {
     /// Whether it is left out by name.
     pub fn is_left_out(self) -> bool {
         let left_out = std::env::var("ONCEMQ_WITHOUT").unwrap_or_default();
-        left_out.split(',').any(|name| name == self.0)
+        left_out.split(',').any(|name| name.trim() == self.0)
     }
 
     /// A variable that names it or a part of it.
@@ -59,15 +59,18 @@ pub fn is_long() -> bool {
     std::env::var("ONCEMQ_LONG").is_ok_and(|value| value == "1")
 }
 
-fn run(tests: Vec<Trial>, ignored: bool, threads: usize) -> Conclusion {
+fn run(mut tests: Vec<Trial>, ignored: bool, threads: usize) -> Conclusion {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(threads);
-    let ignore = |test: Trial| {
-        let already = test.has_ignored_flag();
-        test.with_ignored_flag(ignored || already)
-    };
-    let tests = tests.into_iter().map(ignore).collect();
+    if ignored {
+        tests = tests.into_iter().map(|test| test.with_ignored_flag(true)).collect();
+    }
     libtest_mimic::run(&arguments, tests)
+}
+
+/// Runs tests of several servers, so many at once. Each says for itself whether it is ignored.
+pub fn main(tests: Vec<Trial>, threads: usize) -> ! {
+    run(tests, false, threads).exit()
 }
 
 /// A test on a runtime of its own.
@@ -76,9 +79,17 @@ where
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = ()>,
 {
+    test_within(name, secs(150), body)
+}
+
+/// The same for one that may take so long.
+pub fn test_within<F, Fut>(name: &str, limit: Duration, body: F) -> Trial
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = ()>,
+{
     Trial::test(name, move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let limit = Duration::from_secs(150);
         let run = || runtime.block_on(async { timeout(limit, body()).await.expect("the test hangs") });
         let result = catch_unwind(AssertUnwindSafe(run));
         runtime.shutdown_timeout(Duration::from_secs(1));

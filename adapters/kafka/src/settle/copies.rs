@@ -34,19 +34,21 @@ pub(crate) struct Job {
     message: Message,
     purpose: Purpose,
     wait: Duration,
+    /// It could not be stored the last time.
+    failed: bool,
 }
 
 impl Job {
     pub(crate) fn new(token: Token, message: Message, purpose: Purpose) -> Self {
-        Self { token, message, purpose, wait: WAIT_MIN }
+        Self { token, message, purpose, wait: WAIT_MIN, failed: false }
     }
 }
 
 /// What became of a try.
 enum Tried {
-    Stored(Token),
+    Stored(Job),
     /// The partition has left: whoever has it now hands the message out again.
-    Void,
+    Void(Job),
     Failed(Job, Error),
 }
 
@@ -61,27 +63,25 @@ pub(crate) async fn run(
     let start = |job: Job, wait: Duration| -> BoxFuture<'static, Tried> {
         Box::pin(attempt(job, wait, producer.clone(), lanes.clone(), shared.clone()))
     };
-    let mut failing = 0_usize;
+    let mut failing = Failing::default();
     loop {
         tokio::select! {
             Some(tried) = running.next() => match tried {
                 Tried::Failed(mut job, error) => {
-                    failing += 1;
-                    shared.copies_health(Health::Degraded(format!("a copy cannot be stored: {error}")));
+                    failing.failed(&mut job, &error, &shared);
                     let wait = job.wait;
                     job.wait = (wait * 2).min(WAIT_MAX);
                     running.push(start(job, wait));
                 }
-                done => {
-                    if failing > 0 {
-                        failing = 0;
-                        shared.copies_health(Health::Up);
-                    }
+                Tried::Stored(job) => {
+                    failing.ended(&job, &shared);
                     shared.copies.fetch_sub(1, SeqCst);
-                    match done {
-                        Tried::Stored(token) => shared.answer(Answer::Done(token)),
-                        _ => shared.free(),
-                    }
+                    shared.answer(Answer::Done(job.token));
+                }
+                Tried::Void(job) => {
+                    failing.ended(&job, &shared);
+                    shared.copies.fetch_sub(1, SeqCst);
+                    shared.free();
                 }
             },
             job = jobs.recv(), if running.len() < COPIES_MAX => match job {
@@ -89,6 +89,37 @@ pub(crate) async fn run(
                 None if running.is_empty() => return,
                 None => {}
             },
+        }
+    }
+}
+
+/// Copies that could not be stored so far. The health speaks of one of them for as long as it
+/// is so, whatever becomes of the others meanwhile.
+#[derive(Debug, Default)]
+struct Failing {
+    count: usize,
+    told: Option<(Token, ErrorKind)>,
+}
+
+impl Failing {
+    fn failed(&mut self, job: &mut Job, error: &Error, shared: &Shared) {
+        if !std::mem::replace(&mut job.failed, true) {
+            self.count += 1;
+        }
+        let now = (job.token, error.kind());
+        if self.told.is_none_or(|told| told.0 == now.0 && told != now) {
+            self.told = Some(now);
+            shared.copies_health(Health::Degraded(format!("a copy cannot be stored: {error}")));
+        }
+    }
+
+    fn ended(&mut self, job: &Job, shared: &Shared) {
+        self.told = self.told.filter(|told| told.0 != job.token);
+        if job.failed {
+            self.count -= 1;
+            if self.count == 0 {
+                shared.copies_health(Health::Up);
+            }
         }
     }
 }
@@ -104,10 +135,8 @@ async fn attempt(
         tokio::time::sleep(wait).await;
     }
     failpoint!("kafka.before_copy");
-    let Some(lane) = shared.state().part(job.token).map(|part| usize::from(part.subscription)) else {
-        return Tried::Void;
-    };
-    let Some(lane) = lanes.get(lane) else { return Tried::Void };
+    let lane = shared.state().part(job.token).map(|part| usize::from(part.subscription));
+    let Some(lane) = lane.and_then(|lane| lanes.get(lane)) else { return Tried::Void(job) };
     let stored = match publish(&job, lane, &producer, REASON_MAX).await {
         // The text is what can be spared.
         Err(error) if error.kind() == ErrorKind::TooLarge => publish(&job, lane, &producer, 0).await,
@@ -116,7 +145,7 @@ async fn attempt(
     match stored {
         Ok(()) => {
             failpoint!("kafka.copied");
-            Tried::Stored(job.token)
+            Tried::Stored(job)
         }
         Err(error) => Tried::Failed(job, error),
     }

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::commits::Request;
 use super::context::{Client, list_of};
+use super::ends;
 use super::part::{Member, Part, Place};
 use super::rebalance::Rebalance;
 use super::shared::Shared;
@@ -41,6 +42,7 @@ pub(crate) struct Poller {
     pub(crate) member: Member,
     pub(crate) shared: Arc<Shared>,
     pub(crate) config: Arc<Config>,
+    pub(crate) group: String,
     pub(crate) places: HashMap<String, Place>,
     pub(crate) rebalance: Rebalance,
     pub(crate) commits: Sender<Request>,
@@ -90,8 +92,9 @@ impl Poller {
                 None => break,
                 Some(Ok(record)) => self.take(&record),
                 Some(Err(failed)) => {
-                    self.failed(&failed);
-                    break;
+                    // What came before counts for where its partition goes on.
+                    self.hand_on();
+                    return self.failed(&failed);
                 }
             }
             wait = Duration::ZERO;
@@ -118,8 +121,8 @@ impl Poller {
         }
         drop(state);
         self.shared.wake();
-        if self.probed.take().is_some() {
-            self.shared.broker_health(self.member, Health::Up);
+        if self.probed.is_some() {
+            self.found();
         }
     }
 
@@ -131,7 +134,7 @@ impl Poller {
             (KafkaError::PartitionEOF(_), _) => {}
             (_, Some(Code::AutoOffsetReset)) => {
                 if let Err(why) = self.rebalance.mend_positions(&self.client, &self.shared) {
-                    self.degrade(why.to_string());
+                    self.lost(&why);
                 }
             }
             (KafkaError::MessageConsumptionFatal(_), _) => {
@@ -139,30 +142,40 @@ impl Poller {
                 self.shared.fail(error::from_client(&what, failed));
             }
             (_, Some(code)) if error::is_final(code) => {
-                let what = format!("consuming from Kafka at {address}");
-                self.shared.fail(error::from_client(&what, failed));
+                let topics: Vec<_> = self.places.keys().map(String::as_str).collect();
+                self.shared.fail(ends::explain(&self.client, (address, &self.group), &topics, failed));
             }
-            _ => {
-                let said = self.client.context().said.take().map(|(_, why)| why);
-                self.degrade(said.unwrap_or_else(|| error::text_of(failed)));
-            }
+            // One connection says nothing of the others.
+            (_, Some(Code::BrokerTransportFailure)) => drop(self.probed.get_or_insert_with(Instant::now)),
+            _ => self.lost(failed),
         }
     }
 
-    fn degrade(&mut self, why: String) {
-        let text = format!("Kafka at {}: {why}", self.config.address());
-        self.shared.broker_health(self.member, Health::Degraded(text));
+    fn lost(&mut self, why: &KafkaError) {
+        self.shared.broker_lost(self.member, self.config.address(), why);
         self.probed.get_or_insert_with(Instant::now);
+    }
+
+    fn found(&mut self) {
+        self.probed = None;
+        // Partitions that cannot begin yet say for themselves when they can.
+        if !self.rebalance.is_beginning() {
+            self.shared.broker_health(self.member, Health::Up);
+        }
     }
 
     /// An idle consumer hears nothing of a broker that is back: it asks.
     fn probe(&mut self) {
-        let Some(probed) = self.probed.filter(|probed| probed.elapsed() >= PROBE) else { return };
+        if self.probed.is_none_or(|probed| probed.elapsed() < PROBE) {
+            return;
+        }
         let topic = self.places.keys().next().map(String::as_str);
-        let answers = self.client.fetch_metadata(topic, PROBE / 2).is_ok();
-        self.probed = if answers { None } else { Some(probed.max(Instant::now())) };
-        if answers {
-            self.shared.broker_health(self.member, Health::Up);
+        match self.client.fetch_metadata(topic, PROBE / 2) {
+            Ok(_) => self.found(),
+            Err(silent) => {
+                self.probed = Some(Instant::now());
+                self.shared.broker_lost(self.member, self.config.address(), &silent);
+            }
         }
     }
 

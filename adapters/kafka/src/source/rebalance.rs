@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use oncemq_core::{Error, Event, Health, Scope};
+use oncemq_core::{Event, Health, Scope};
 use rdkafka::consumer::{Consumer, RebalanceProtocol};
 use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
@@ -25,7 +25,6 @@ use super::metadata::Note;
 use super::part::{Begin, Member, Pace, Part, Place, Stage};
 use super::shared::Shared;
 use crate::config::{Config, Start};
-use crate::error;
 
 /// The longest a question to the broker may keep the thread from polling.
 const ASK: Duration = Duration::from_secs(5);
@@ -65,6 +64,11 @@ impl Rebalance {
         self.leaving.is_some()
     }
 
+    /// Whether partitions came whose committed offsets are not known yet.
+    pub(crate) fn is_beginning(&self) -> bool {
+        self.assigning.is_some()
+    }
+
     /// Does what can be done now.
     pub(crate) fn go_on(
         &mut self,
@@ -94,8 +98,7 @@ impl Rebalance {
                     let _ = commits.send(Request::Now(None));
                 }
                 Err(why) => {
-                    let text = format!("Kafka at {}: {why}", self.config.address());
-                    shared.broker_health(self.member, Health::Degraded(text));
+                    shared.broker_lost(self.member, self.config.address(), &why);
                     self.assigning = Some(list);
                 }
             }
@@ -108,17 +111,15 @@ impl Rebalance {
         shared: &Shared,
         topics: &HashMap<String, Place>,
         list: &[Partition],
-    ) -> Result<(), Error> {
+    ) -> KafkaResult<()> {
         let mut begins = Vec::with_capacity(list.len());
         let committed = match list {
             [] => TopicPartitionList::new(),
-            _ => client
-                .committed_offsets(list_of(list), ASK)
-                .map_err(|refused| error::from_client("reading the committed offsets", &refused))?,
+            _ => client.committed_offsets(list_of(list), ASK)?,
         };
         for one in committed.elements() {
             let Some(place) = topics.get(one.topic()) else { continue };
-            one.error().map_err(|refused| error::from_client("reading a committed offset", &refused))?;
+            one.error()?;
             let begin = match one.offset() {
                 // The client panics at a text that is not UTF-8, which is nobody's of ours.
                 Offset::Offset(offset) => {
@@ -135,11 +136,9 @@ impl Rebalance {
         }
         let mut assigned = TopicPartitionList::with_capacity(begins.len());
         for (place, number, begin) in &begins {
-            assigned
-                .add_partition_offset(&place.topic, *number, Offset::Offset(begin.offset))
-                .map_err(|refused| error::from_client("assigning partitions", &refused))?;
+            assigned.add_partition_offset(&place.topic, *number, Offset::Offset(begin.offset))?;
         }
-        assign(client, &assigned).map_err(|refused| error::from_client("assigning partitions", &refused))?;
+        assign(client, &assigned)?;
         let mut state = shared.state();
         for (place, number, begin) in begins {
             let epoch = state.next_epoch();
@@ -149,7 +148,7 @@ impl Rebalance {
         Ok(())
     }
 
-    fn first_offset(&self, client: &Client, topic: &str, number: i32) -> Result<i64, Error> {
+    fn first_offset(&self, client: &Client, topic: &str, number: i32) -> KafkaResult<i64> {
         let (low, high) = bounds(client, topic, number)?;
         Ok(match self.config.start {
             Start::Earliest => low,
@@ -236,7 +235,7 @@ impl Rebalance {
 
     /// An offset was not there any more: finds the partitions it may have been, tells what is
     /// missing, and goes on with the first message that is there.
-    pub(crate) fn mend_positions(&mut self, client: &Client, shared: &Shared) -> Result<(), Error> {
+    pub(crate) fn mend_positions(&mut self, client: &Client, shared: &Shared) -> KafkaResult<()> {
         let held: Vec<_> = {
             let state = shared.state();
             let ours = state.held().filter(|part| part.member == self.member);
@@ -270,13 +269,11 @@ impl Rebalance {
             });
             drop(state);
             shared.wake();
-            begin_again(client, shared, self.member, Some((&topic, number)))
-                .map_err(|refused| error::from_client("going on after a gap", &refused))?;
+            begin_again(client, shared, self.member, Some((&topic, number)))?;
         }
         if !found {
             // All of them are there by now, but the client fetches one of them no more.
-            begin_again(client, shared, self.member, None)
-                .map_err(|refused| error::from_client("fetching again", &refused))?;
+            begin_again(client, shared, self.member, None)?;
         }
         Ok(())
     }
@@ -323,10 +320,8 @@ fn start_leaving(shared: &Shared, deadline: Instant, leaves: impl Fn(&Part) -> b
 }
 
 /// The first offset of a partition, and the one after the last.
-fn bounds(client: &Client, topic: &str, number: i32) -> Result<(i64, i64), Error> {
-    client
-        .fetch_watermarks(topic, number, ASK)
-        .map_err(|refused| error::from_client("asking for the bounds of a partition", &refused))
+fn bounds(client: &Client, topic: &str, number: i32) -> KafkaResult<(i64, i64)> {
+    client.fetch_watermarks(topic, number, ASK)
 }
 
 /// Where partitions are kept, for the thread that alone adds and removes them.

@@ -7,9 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::task::AtomicWaker;
 use oncemq_core::{Delivery, Error, Event, Facts, Health, Message, Settle, Token};
+use rdkafka::error::KafkaError;
 use tokio::time::Instant;
 
 use super::part::{Member, Part};
+use crate::error;
 
 /// The most deliveries of one partition in a row, while others wait.
 const TURN_MAX: usize = 64;
@@ -113,6 +115,21 @@ impl Shared {
         });
     }
 
+    /// A member cannot go on for now. While it cannot, an error that only says so again does not
+    /// replace what is known of the cause.
+    pub(crate) fn broker_lost(&self, member: Member, address: &str, why: &KafkaError) {
+        let vague = why.rdkafka_error_code().is_none_or(error::is_silence);
+        self.change_health(|state| {
+            let health = match member {
+                Member::Topics => &mut state.topics,
+                Member::Rungs => &mut state.rungs,
+            };
+            if !(vague && matches!(health, Health::Degraded(_))) {
+                *health = Health::Degraded(error::cause_of(address, why));
+            }
+        });
+    }
+
     pub(crate) fn copies_health(&self, health: Health) {
         self.change_health(|state| state.copies = health);
     }
@@ -120,8 +137,7 @@ impl Shared {
     fn change_health(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state();
         change(&mut state);
-        // The worst of them is what counts.
-        let now = (&state.topics).max(&state.rungs).max(&state.copies).clone();
+        let now = worst([&state.topics, &state.rungs, &state.copies]).clone();
         if state.told.as_ref() != Some(&now) && now != Health::Starting {
             state.told = Some(now.clone());
             state.events.push_back(Event::Health(now));
@@ -270,6 +286,19 @@ impl State {
     fn next_due(&self, now: Instant, clock: SystemTime) -> Option<Instant> {
         self.held().filter_map(|part| part.next_due(now, clock)).min()
     }
+}
+
+/// The worst of them; the first one if several are as bad: copies cannot be stored either
+/// while no broker answers.
+fn worst(healths: [&Health; 3]) -> &Health {
+    let badness = |health: &Health| match health {
+        Health::Up => 0,
+        Health::Starting => 1,
+        Health::Degraded(_) => 2,
+        _ => 3,
+    };
+    let [first, rest @ ..] = healths;
+    rest.into_iter().fold(first, |worst, one| if badness(one) > badness(worst) { one } else { worst })
 }
 
 fn delivery(

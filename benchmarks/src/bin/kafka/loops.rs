@@ -14,6 +14,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, StreamConsumer}
 use rdkafka::message::Message as _;
 use sqlx::Postgres;
 
+use crate::parallel;
 use crate::topic::Topic;
 
 /// Who reads the topic.
@@ -29,6 +30,8 @@ pub(crate) enum Loop {
     OneByOne,
     /// Our consumer with an inbox.
     Inbox,
+    /// Confluent's Parallel Consumer.
+    Parallel { in_flight: usize },
 }
 
 /// What a handler does.
@@ -42,7 +45,7 @@ pub(crate) enum Work {
 
 /// When the first message came.
 type Began = Arc<Mutex<Option<Instant>>>;
-type Failed = Box<dyn Error + Send + Sync>;
+pub(crate) type Failed = Box<dyn Error + Send + Sync>;
 
 impl Loop {
     /// Messages a second, from the first one until the last one is done and committed.
@@ -57,6 +60,10 @@ impl Loop {
         let began: Result<Instant, Failed> = match self {
             Loop::Ours { in_flight } => ours(topic, &group, in_flight, messages, work).await,
             Loop::Inbox => with_inbox(topic, &group, messages).await,
+            Loop::Parallel { in_flight } => {
+                let rate = parallel::rate(topic, &group, in_flight, messages).await;
+                return rate.map_err(|error| -> Box<dyn Error> { error });
+            }
             Loop::Raw => {
                 let (url, name) = (topic.url.clone(), topic.name.clone());
                 // On a worker thread, as the tasks of our consumer are.

@@ -5,6 +5,7 @@
 //! the median over such pairs: a machine that gets slower or faster meanwhile meets both.
 
 mod loops;
+mod parallel;
 mod topic;
 
 use std::error::Error;
@@ -31,6 +32,9 @@ const THREAD: [&str; 1] = ["kafka.thread.ratio"];
 /// flight.
 const LANES_100: [&str; 1] = ["kafka.lanes100.ratio"];
 const LANES_1024: [&str; 1] = ["kafka.lanes1024.ratio"];
+/// The same over Confluent's Parallel Consumer 0.5.3.3, also in the order of keys. With 1,024
+/// in flight it stalls now and then, so there is no such figure.
+const PARALLEL: [&str; 1] = ["kafka.parallel100.ratio"];
 /// Messages a second with an inbox on PostgreSQL and a handler that writes one row.
 const INBOX: [&str; 1] = ["kafka.inbox.rate"];
 
@@ -48,6 +52,13 @@ fn main() -> ExitCode {
                 let ours = (Loop::Ours { in_flight }, 20_000);
                 let value = ratio(20_000, ours, (Loop::OneByOne, 250), Work::Sleeping)?;
                 Ok(vec![Figure { name: names[0], value, unit: "x", floor: Floor::AtLeast(floor) }])
+            })?;
+        }
+        if parallel::is_built() {
+            printer.group(&PARALLEL, || {
+                let ours = (Loop::Ours { in_flight: 100 }, 20_000);
+                let value = ratio(20_000, ours, (Loop::Parallel { in_flight: 100 }, 20_000), Work::Sleeping)?;
+                Ok(vec![Figure { name: PARALLEL[0], value, unit: "x", floor: Floor::AtLeast(1.0) }])
             })?;
         }
         printer.group(&INBOX, || {
