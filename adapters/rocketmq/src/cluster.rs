@@ -59,12 +59,15 @@ pub(crate) enum SentBack {
     Expired,
 }
 
+/// Where a topic was, and when.
+type Route = (Instant, Arc<[Seat]>);
+
 /// A connection, and what was learned of the cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     client: Arc<dyn Client>,
     config: Arc<Config>,
-    routes: Mutex<HashMap<Arc<str>, (Instant, Arc<[Seat]>)>>,
+    routes: Mutex<HashMap<Arc<str>, Route>>,
     addresses: Mutex<BTreeMap<Arc<str>, Arc<str>>>,
 }
 

@@ -119,7 +119,9 @@ rocketmq_stop() {
 rocketmq_broker_is_down() { ! main_pid >/dev/null; }
 
 rocketmq_env() {
-  put ONCEMQ_ROCKETMQ_URL "rocketmq://127.0.0.1:$(port rocketmq)"
+  local login=
+  [[ $instance != acl* ]] || login=oncemq:oncemq@
+  put ONCEMQ_ROCKETMQ_URL "rocketmq://${login}127.0.0.1:$(port rocketmq)"
   # Where the name server sends clients to.
   put ONCEMQ_ROCKETMQ_BROKER_URL "tcp://127.0.0.1:$(port broker)"
   # A broker that somebody else runs at this address has neither.
@@ -187,7 +189,24 @@ transactionCheckInterval=3000
 transactionCheckMax=5
 enablePropertyFilter=true
 END
+  [[ $instance != acl* ]] || rocketmq_logins
   if [ "${ONCEMQ_DURABLE:-0}" = 0 ]; then echo flushDiskType=ASYNC_FLUSH; else echo flushDiskType=SYNC_FLUSH; fi
+}
+
+# A broker that only knows `oncemq`, which may everything, and itself.
+rocketmq_logins() {
+  local auth=org.apache.rocketmq.auth
+  cat <<END
+authenticationEnabled=true
+authenticationProvider=$auth.authentication.provider.DefaultAuthenticationProvider
+authenticationMetadataProvider=$auth.authentication.provider.LocalAuthenticationMetadataProvider
+initAuthenticationUser={"username":"oncemq","password":"oncemq"}
+innerClientAuthenticationCredentials={"accessKey":"oncemq","secretKey":"oncemq"}
+authorizationEnabled=true
+authorizationProvider=$auth.authorization.provider.DefaultAuthorizationProvider
+authorizationMetadataProvider=$auth.authorization.provider.LocalAuthorizationMetadataProvider
+authConfigPath=$dir/data/auth
+END
 }
 
 # rocketmq_tool NAME: writes a program for tests. `admin COMMAND ...` is the server's own tool;

@@ -15,8 +15,8 @@ use bytes::Bytes;
 use cheetah_string::CheetahString;
 use oncemq_core::{Error, ErrorKind};
 use rocketmq_client_rust::{
-    ClientConfig, ClientError, ClientInstanceHandle, ClientRpcHook, ClientRuntime, ClientRuntimeConfig,
-    TelemetryHandle,
+    AclClientRPCHook, ClientConfig, ClientError, ClientInstanceHandle, ClientRpcHook, ClientRuntime,
+    ClientRuntimeConfig, SessionCredentials, TelemetryHandle,
 };
 use rocketmq_model::common::message::message_client_id_setter::MessageClientIDSetter;
 use rocketmq_model::common::message::message_ext::MessageExt;
@@ -80,13 +80,32 @@ impl Real {
     pub(super) fn new(settings: &Config) -> Result<Self, Error> {
         static DOMAINS: AtomicU64 = AtomicU64::new(1);
         engine()?;
+        #[cfg(feature = "tls")]
+        if settings.tls {
+            // The client's tree has two of them and the library takes none by itself. It may have
+            // been chosen already, and then it is the application's choice.
+            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        }
         let domain = DOMAINS.fetch_add(1, Relaxed);
         let mut config = ClientConfig::new();
         config.set_namesrv_addr(settings.name_servers.join(";").into());
         config.set_instance_name(format!("oncemq-{}", std::process::id()).into());
+        if settings.tls {
+            config.set_use_tls(true);
+            config.set_tls_test_mode_enable(false);
+            config.set_tls_client_auth_server(true);
+            if let Some(file) = &settings.tls_ca {
+                config.set_tls_client_trust_cert_path(file);
+            }
+        }
+        let hook = settings.login.as_ref().map(|(key, secret)| {
+            let hook: Arc<ClientRpcHook> =
+                Arc::new(AclClientRPCHook::new(SessionCredentials::with_keys(key.as_str(), secret.as_str())));
+            hook
+        });
         Ok(Self {
             config,
-            hook: None,
+            hook,
             domain,
             idle: Mutex::default(),
             started: tokio::sync::OnceCell::new(),

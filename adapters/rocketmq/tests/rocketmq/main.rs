@@ -8,6 +8,8 @@ mod common;
 mod group;
 mod publisher;
 mod start;
+#[cfg(feature = "tls")]
+mod tls;
 
 use common::ROCKETMQ;
 use common::suite::Suite;
@@ -17,6 +19,8 @@ fn main() {
     tests.extend(cases::tests());
     tests.extend(group::tests());
     tests.extend(publisher::tests());
+    #[cfg(feature = "tls")]
+    tests.extend(tls::tests());
     tests.extend(start::tests());
     ROCKETMQ.main(tests);
 }
