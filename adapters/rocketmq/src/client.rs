@@ -4,6 +4,8 @@
 //! everything below is in `real.rs`, the only file that names a type of the library. It compiles
 //! for minutes, so nothing here is generic.
 
+#[cfg(test)]
+pub(crate) mod fake;
 mod real;
 
 use std::fmt;

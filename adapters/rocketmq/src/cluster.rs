@@ -1,6 +1,6 @@
 //! A cluster in words of the adapter: where topics are, and the requests that brokers know.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -68,13 +68,18 @@ pub(crate) struct Cluster {
     client: Arc<dyn Client>,
     config: Arc<Config>,
     routes: Mutex<HashMap<Arc<str>, Route>>,
+    /// Topics that were somewhere once.
+    seen: Mutex<HashSet<Arc<str>>>,
     addresses: Mutex<BTreeMap<Arc<str>, Arc<str>>>,
 }
 
 impl Cluster {
     pub(crate) fn connect(config: Arc<Config>) -> Result<Self, Error> {
-        let client = crate::client::connect(&config)?;
-        Ok(Self { client, config, routes: Mutex::default(), addresses: Mutex::default() })
+        Ok(Self::with(crate::client::connect(&config)?, config))
+    }
+
+    pub(crate) fn with(client: Arc<dyn Client>, config: Arc<Config>) -> Self {
+        Self { client, config, routes: Mutex::default(), seen: Mutex::default(), addresses: Mutex::default() }
     }
 
     pub(crate) fn new_id(&self) -> String {
@@ -124,8 +129,14 @@ impl Cluster {
             routes.remove(topic);
         } else {
             routes.insert(topic.into(), (Instant::now(), seats.clone()));
+            self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(topic.into());
         }
         Ok(seats)
+    }
+
+    /// Whether a topic was somewhere once.
+    pub(crate) fn has_seen(&self, topic: &str) -> bool {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).contains(topic)
     }
 
     /// A broker did not answer: it may have moved.

@@ -80,16 +80,28 @@ impl Producer {
             Err(error) => return Tried::Again(error),
         };
         let Some(queue) = self.choose(topic, &route, record.group.as_deref()) else {
-            let text = format!(
-                "there is no topic {topic} in RocketMQ that takes messages; create it first, or start a consumer \
-                 that declares it"
-            );
-            return Tried::Refused(Error::new(ErrorKind::Unroutable, text));
+            return self.nowhere(topic).await;
         };
         failpoint!("rocketmq.before_send");
         let answer = self.cluster.send(&queue, record, reconsumed, limit.max(Duration::from_millis(1))).await;
         failpoint!("rocketmq.sent");
         self.judge(topic, record, answer)
+    }
+
+    /// A broker that stops in order takes its topics off the name server first: what was there
+    /// once, or may be on a broker that is not there, comes back.
+    async fn nowhere(&self, topic: &str) -> Tried {
+        let away = Error::new(ErrorKind::Connection, format!("no broker of RocketMQ has topic {topic} now"));
+        if self.cluster.has_seen(topic)
+            || self.cluster.masters().await.is_ok_and(|masters| masters.is_empty())
+        {
+            return Tried::Again(away);
+        }
+        let text = format!(
+            "there is no topic {topic} in RocketMQ that takes messages; create it first, or start a consumer that \
+             declares it"
+        );
+        Tried::Refused(Error::new(ErrorKind::Unroutable, text))
     }
 
     fn judge(&self, topic: &str, record: &Record, answer: Result<Answer, Fault>) -> Tried {
@@ -209,6 +221,16 @@ impl Publisher for RocketmqPublisher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::fake::{Fake, answer, field};
+
+    fn producer(fake: &Fake) -> Producer {
+        let config = Config { publish_timeout: Duration::from_secs(5), ..Config::default() };
+        Producer::new(fake.cluster(config.clone()), Arc::new(config))
+    }
+
+    fn record() -> Record {
+        records::write(&Message::new("x"), "7F00").unwrap()
+    }
 
     #[test]
     fn groups_find_the_queues_that_java_finds() {
@@ -216,5 +238,43 @@ mod tests {
             (java_hash("order-1"), java_hash("größe"), java_hash("")),
             (-1_207_111_310, 98_762_257, 0)
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_try_without_an_answer_is_repeated_with_the_same_key() {
+        let mut tries = 0;
+        let fake = Fake::new(move |_| {
+            tries += 1;
+            if tries < 3 { Err(Fault::NoAnswer("late".to_owned())) } else { answer(code::SUCCESS) }
+        });
+        producer(&fake).send("t", &record(), 0).await.unwrap();
+        let sent = fake.asked(310);
+        assert_eq!(sent.len(), 3);
+        assert!(sent.iter().all(|request| field(request, "i").contains("UNIQ_KEY\u{1}7F00\u{2}")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_be_stored_is_unconfirmed_and_what_cannot_be_is_not() {
+        let mut tries = 0;
+        let once = Fake::new(move |_| {
+            tries += 1;
+            Err(if tries == 1 {
+                Fault::NoAnswer("late".to_owned())
+            } else {
+                Fault::NotSent("down".to_owned())
+            })
+        });
+        let error = producer(&once).send("t", &record(), 0).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unconfirmed, "{error}");
+        let never = Fake::new(|_| Err(Fault::NotSent("down".to_owned())));
+        let error = producer(&never).send("t", &record(), 0).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Connection, "{error}");
+        // Stored, but not as safely as the broker was told to keep it.
+        let weak = Fake::new(|_| answer(code::FLUSH_DISK_TIMEOUT));
+        let error = producer(&weak).send("t", &record(), 0).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unconfirmed, "{error}");
+        let forbidden = Fake::new(|_| answer(code::NO_PERMISSION));
+        let error = producer(&forbidden).send("t", &record(), 0).await.unwrap_err();
+        assert_eq!((error.kind(), forbidden.asked(310).len()), (ErrorKind::Access, 1), "{error}");
     }
 }

@@ -38,6 +38,22 @@ use commits::Committer;
 use group::Group;
 use part::Pace;
 
+/// A queue that begins here, with these messages.
+#[cfg(test)]
+pub(crate) fn test_part(
+    shared: &Shared,
+    queue: crate::cluster::Queue,
+    offset: i64,
+    messages: Vec<crate::client::Stored>,
+) {
+    let mut state = shared.state();
+    let epoch = state.next_epoch();
+    let begin = part::Begin { offset, known: false };
+    let mut part = part::Part::new(queue, epoch, begin, Pace::new(1, false), Arc::default());
+    part.fetched(messages);
+    state.add(part);
+}
+
 /// The deliveries of one consumer. Dropped without a close it is a crash: what is out comes
 /// back.
 #[derive(Debug)]

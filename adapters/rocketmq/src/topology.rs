@@ -76,6 +76,11 @@ fn check_name(what: &str, name: &str, longest: usize) -> Result<(), Error> {
 pub(crate) struct Levels(Vec<Duration>);
 
 impl Levels {
+    #[cfg(test)]
+    pub(crate) fn of(levels: Vec<Duration>) -> Self {
+        Self(levels)
+    }
+
     /// Asks the brokers, unless the URL says it. Returns whether they are only supposed.
     pub(crate) async fn find(cluster: &Cluster, config: &Config) -> Result<(Self, bool), Error> {
         if let Some(levels) = &config.delay_levels {
@@ -356,6 +361,45 @@ mod tests {
         assert_eq!(known.at_least(secs(7200)), Some((18, secs(7200))));
         let error = known.of_rungs("orders", &[secs(5), secs(7201)]).unwrap_err();
         assert!(error.kind() == ErrorKind::Config && error.to_string().contains("7200s"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn rm5_a_live_member_that_is_another_kind_of_consumer_is_refused() {
+        use oncemq_core::{Subscription, Topology};
+
+        use crate::client::Answer;
+        use crate::client::fake::Fake;
+
+        let spec = ConsumerSpec::new("g", 1, Topology::Declare).with(Subscription::new("t"));
+        let names = Names::new(&spec).unwrap();
+        let table = |topic: &str, tags: &str| {
+            format!(r#""%RETRY%g":{{"subString":"*"}},"{topic}":{{"subString":"{tags}"}}"#)
+        };
+        let cases = [
+            ("CONSUME_ACTIVELY", "CLUSTERING", table("t", "*"), None),
+            ("CONSUME_PASSIVELY", "CLUSTERING", table("t", "*"), Some("push")),
+            ("CONSUME_ACTIVELY", "BROADCASTING", table("t", "*"), Some("broadcast")),
+            ("CONSUME_ACTIVELY", "CLUSTERING", table("u", "*"), Some("subscribes to")),
+            ("CONSUME_ACTIVELY", "CLUSTERING", table("t", "paid"), Some("some tags")),
+        ];
+        for (kind, model, table, wrong) in cases {
+            let body = format!(
+                r#"{{"consumeType":"{kind}","messageModel":"{model}","subscriptionTable":{{{table}}}}}"#
+            );
+            let fake =
+                Fake::new(move |_| Ok(Answer { body: Some(body.clone().into()), ..Answer::default() }));
+            let checked = check_members(&fake.cluster(Config::default()), &names).await;
+            match wrong {
+                None => checked.unwrap(),
+                Some(wrong) => {
+                    let error = checked.unwrap_err();
+                    assert!(
+                        error.kind() == ErrorKind::Config && error.to_string().contains(wrong),
+                        "{error}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

@@ -176,3 +176,165 @@ impl Desk {
         self.producer.send(&self.names.dead, &record, 0).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use oncemq_core::{Class, Identity, Settle, Trail};
+
+    use super::*;
+    use crate::client::fake::{Fake, answer, field};
+    use crate::client::{Answer as Reply, Fault, Stored};
+    use crate::cluster::Queue;
+    use crate::config::{Config, levels};
+    use crate::settle::Link;
+    use crate::source::test_part;
+
+    const QUEUE: &str = "t";
+
+    /// A source of one queue with one message, at offset 10.
+    struct Bench {
+        fake: Fake,
+        desk: Arc<Desk>,
+        link: Arc<Link>,
+        jobs: mpsc::UnboundedReceiver<Job>,
+    }
+
+    impl Bench {
+        fn new(reply: impl FnMut(&crate::client::Request) -> Result<Reply, Fault> + Send + 'static) -> Self {
+            let fake = Fake::new(reply);
+            let config = Config { publish_timeout: Duration::from_millis(10), ..Config::default() };
+            let cluster = fake.cluster(config.clone());
+            let shared = Arc::new(Shared::new(vec![QUEUE.into()]));
+            let queue = Queue { topic: QUEUE.into(), broker: "broker-a".into(), number: 0 };
+            let stored =
+                Stored { offset: 10, position: 4_711, place: "7F00".to_owned(), ..Stored::default() };
+            test_part(&shared, queue, 10, vec![stored]);
+            let names = Names {
+                group: "g".into(),
+                works: vec![QUEUE.into()],
+                retry: "%RETRY%g".into(),
+                dead: "%DLQ%g".into(),
+            };
+            let producer = Producer::new(cluster.clone(), Arc::new(config));
+            let levels = Levels::of(levels("1s 5s 10s").unwrap());
+            let desk = Arc::new(Desk { cluster, producer, names, levels, shared: shared.clone() });
+            let (sender, jobs) = mpsc::unbounded_channel();
+            Self { fake, desk, link: Arc::new(Link { shared, jobs: sender }), jobs }
+        }
+
+        /// Hands the message out, and answers with what `answer` makes of it. Returns the job.
+        async fn job(&mut self, answer: impl FnOnce(&Message, Trail) -> oncemq_core::Ack) -> Job {
+            // Where the broker is, as a look at the group would have told.
+            self.desk.cluster.route(QUEUE).await.unwrap();
+            let settle: Arc<dyn Settle> = self.link.clone();
+            let mut events = Vec::new();
+            self.link.shared.fill(1, &mut events, &settle).unwrap();
+            let Some(oncemq_core::Event::Delivery(delivery)) = events.pop() else { panic!("no delivery") };
+            let mut trail = Trail::read(delivery.message(), &"g".into(), &"t".into(), Identity::Position);
+            trail.attempt = 1;
+            let ack = answer(delivery.message(), trail);
+            delivery.ack(ack);
+            self.jobs.try_recv().unwrap()
+        }
+
+        /// Tries once. Returns the job if it failed.
+        async fn attempt(&self, job: Job) -> Option<Job> {
+            match attempt(job, Duration::ZERO, self.desk.clone()).await {
+                Tried::Stored(token) => {
+                    self.desk.shared.answer(Answer::Done(token));
+                    None
+                }
+                Tried::Failed(job, _) => Some(job),
+                Tried::Void => panic!("void"),
+            }
+        }
+
+        /// The offset that would be committed, if it has moved.
+        fn moved(&self) -> Option<i64> {
+            self.desk.shared.settled().held().find_map(|part| part.commit()).map(|commit| commit.offset)
+        }
+    }
+
+    fn retry(_: &Message, trail: Trail) -> oncemq_core::Ack {
+        oncemq_core::Ack::retry(Duration::from_secs(3), trail, "busy")
+    }
+
+    #[tokio::test]
+    async fn rm3_a_send_back_that_fails_leaves_the_offset_where_it_is() {
+        let answers = Arc::new(Mutex::new(vec![
+            answer(0),
+            Err(Fault::NoAnswer("late".to_owned())),
+            Ok(Reply { code: 1, remark: "busy".to_owned(), ..Reply::default() }),
+        ]));
+        let mut bench = Bench::new(move |_| answers.lock().unwrap().pop().unwrap());
+        let mut job = bench.job(retry).await;
+        for _ in 0..2 {
+            job = bench.attempt(job).await.expect("it is not stored");
+            assert_eq!(bench.moved(), None);
+        }
+        assert!(bench.attempt(job).await.is_none());
+        assert_eq!(bench.moved(), Some(11));
+        let asked = bench.fake.asked(36);
+        assert_eq!(asked.len(), 3);
+        assert_eq!((field(&asked[0], "offset"), field(&asked[0], "delayLevel")), ("4711", "2"));
+        assert!(bench.fake.asked(310).is_empty(), "no copy of ours");
+    }
+
+    #[tokio::test]
+    async fn an_original_that_has_expired_is_sent_back_as_a_copy_of_ours() {
+        let mut bench = Bench::new(|request| match request.code {
+            36 => {
+                let remark = "look message by offset failed, 4711".to_owned();
+                Ok(Reply { code: 1, remark, ..Reply::default() })
+            }
+            _ => answer(0),
+        });
+        let job = bench.job(retry).await;
+        assert!(bench.attempt(job).await.is_none());
+        assert_eq!(bench.moved(), Some(11));
+        let sent = bench.fake.asked(310);
+        let properties = field(&sent[0], "i");
+        assert_eq!((field(&sent[0], "b"), field(&sent[0], "j")), ("%RETRY%g", "1"));
+        for part in [
+            "DELAY\u{1}2\u{2}",
+            "RETRY_TOPIC\u{1}t\u{2}",
+            "ORIGIN_MESSAGE_ID\u{1}7F00\u{2}",
+            "oncemq-counted\u{1}1",
+        ] {
+            assert!(properties.contains(part), "{properties:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn attempts_that_the_broker_cannot_count_go_into_a_copy_of_ours() {
+        let mut bench = Bench::new(|_| answer(0));
+        let job = bench
+            .job(|message, mut trail| {
+                trail.attempt = 3;
+                retry(message, trail)
+            })
+            .await;
+        assert!(bench.attempt(job).await.is_none());
+        assert!(bench.fake.asked(36).is_empty());
+        let sent = bench.fake.asked(310);
+        assert_eq!(field(&sent[0], "j"), "3");
+        assert!(field(&sent[0], "i").contains("oncemq-attempt\u{1}3"));
+    }
+
+    #[tokio::test]
+    async fn a_dead_letter_that_is_not_confirmed_leaves_the_offset_where_it_is() {
+        let mut down = true;
+        let mut bench = Bench::new(move |_| {
+            if std::mem::take(&mut down) { Err(Fault::NotSent("down".to_owned())) } else { answer(0) }
+        });
+        let reject = |_: &Message, trail| oncemq_core::Ack::reject(Class::Business, trail, "no product");
+        let job = bench.job(reject).await;
+        let job = bench.attempt(job).await.expect("it is not stored");
+        assert_eq!(bench.moved(), None);
+        assert!(bench.attempt(job).await.is_none());
+        assert_eq!(bench.moved(), Some(11));
+        assert!(bench.fake.asked(310).iter().all(|request| field(request, "b") == "%DLQ%g"));
+    }
+}

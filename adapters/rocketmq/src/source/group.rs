@@ -76,11 +76,7 @@ impl Group {
         let mut alone = true;
         for topic in self.member.topics.clone() {
             let route = self.cluster.route(&topic).await?;
-            let Some(first) = route.first() else {
-                let text =
-                    format!("there is no topic {topic} in RocketMQ; create it, or use Topology::Declare");
-                return Err(Error::new(ErrorKind::Topology, text));
-            };
+            let Some(first) = route.first() else { return Err(self.missing(&topic)) };
             for seat in route.iter() {
                 self.tell(&seat.broker).await?;
             }
@@ -102,6 +98,19 @@ impl Group {
         }
         self.change(share, alone).await;
         Ok(())
+    }
+
+    /// A broker that stops in order takes its topics off the name server first.
+    fn missing(&self, topic: &str) -> Error {
+        match self.told.is_empty() {
+            true => Error::new(
+                ErrorKind::Topology,
+                format!("there is no topic {topic} in RocketMQ; create it, or use Topology::Declare"),
+            ),
+            false => {
+                Error::new(ErrorKind::Connection, format!("no broker of RocketMQ has topic {topic} now"))
+            }
+        }
     }
 
     async fn tell(&mut self, broker: &Arc<str>) -> Result<(), Error> {

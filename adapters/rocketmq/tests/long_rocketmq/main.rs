@@ -19,7 +19,12 @@ fn main() {
     ROCKETMQ.main_alone("outage", true, |instance| {
         let with = |name: &str, body: fn(Server) -> Body| {
             let instance = instance.clone();
-            test(name, move || body(Server(instance)))
+            test(name, move || {
+                // A test that failed may have left it down.
+                instance.resume();
+                instance.again();
+                body(Server(instance))
+            })
         };
         let mut tests: Vec<Trial> = vec![
             with("a_killed_broker_comes_back_and_everything_is_handled", |server| Box::pin(killed(server))),

@@ -1,0 +1,78 @@
+//! A cluster of one broker that answers as a test says.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::{Answer, Client, Fault, Request, Seat, Stored};
+use crate::cluster::Cluster;
+use crate::config::Config;
+
+type Reply = dyn FnMut(&Request) -> Result<Answer, Fault> + Send;
+
+/// Remembers what it was asked.
+#[derive(Clone)]
+pub(crate) struct Fake {
+    reply: Arc<Mutex<Box<Reply>>>,
+    asked: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Fake {
+    pub(crate) fn new(reply: impl FnMut(&Request) -> Result<Answer, Fault> + Send + 'static) -> Self {
+        Self { reply: Arc::new(Mutex::new(Box::new(reply))), asked: Arc::default() }
+    }
+
+    pub(crate) fn cluster(&self, config: Config) -> Arc<Cluster> {
+        Arc::new(Cluster::with(Arc::new(self.clone()), Arc::new(config)))
+    }
+
+    /// Requests of this code so far.
+    pub(crate) fn asked(&self, code: i32) -> Vec<Request> {
+        self.asked.lock().unwrap().iter().filter(|request| request.code == code).cloned().collect()
+    }
+}
+
+impl fmt::Debug for Fake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fake")
+    }
+}
+
+#[async_trait]
+impl Client for Fake {
+    async fn route(&self, _topic: &str) -> Result<Option<Vec<Seat>>, Fault> {
+        Ok(Some(vec![Seat { broker: "broker-a".into(), address: "here".into(), reads: 1, writes: 1 }]))
+    }
+
+    async fn masters(&self) -> Result<Vec<(Arc<str>, Arc<str>)>, Fault> {
+        Ok(vec![("broker-a".into(), "here".into())])
+    }
+
+    async fn ask(&self, _address: &str, request: Request, _limit: Duration) -> Result<Answer, Fault> {
+        self.asked.lock().unwrap().push(request.clone());
+        (*self.reply.lock().unwrap())(&request)
+    }
+
+    fn stored(&self, _body: Bytes) -> Vec<Stored> {
+        Vec::new()
+    }
+
+    fn new_id(&self) -> String {
+        "7F0000010000".to_owned()
+    }
+
+    async fn close(&self) {}
+}
+
+/// A field of a request.
+pub(crate) fn field<'a>(request: &'a Request, name: &str) -> &'a str {
+    &request.fields.iter().find(|(found, _)| *found == name).unwrap().1
+}
+
+/// An answer of this code.
+pub(crate) fn answer(code: i32) -> Result<Answer, Fault> {
+    Ok(Answer { code, ..Answer::default() })
+}
