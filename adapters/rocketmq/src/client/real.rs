@@ -277,11 +277,15 @@ fn stored(message: MessageExt) -> Stored {
     }
 }
 
-/// The library's errors have codes instead of texts.
+/// The library's errors have codes instead of texts; what the system said is below them. A
+/// connection that breaks has the same code before and after a request went out, so only one
+/// that was never made is sure to have carried nothing.
 fn fault(error: ClientError) -> Fault {
-    let text = error.to_string();
-    if error.is(&rocketmq_error::TRANSPORT_CONNECTION_FAILED) {
-        return Fault::NotSent(text);
+    match error.source_ref::<std::io::Error>() {
+        Some(system) if system.kind() == std::io::ErrorKind::ConnectionRefused => {
+            Fault::NotSent(system.to_string())
+        }
+        Some(system) => Fault::NoAnswer(system.to_string()),
+        None => Fault::NoAnswer(error.to_string()),
     }
-    Fault::NoAnswer(text)
 }
