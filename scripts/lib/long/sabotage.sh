@@ -3,7 +3,7 @@
 
 long_sabotage() {
   local patches
-  mapfile -t patches < <(basename -a -s .patch integration-tests/sabotage/*.patch | grep -v '^kafka-')
+  mapfile -t patches < <(basename -a -s .patch integration-tests/sabotage/*.patch | grep -Ev '^(kafka|rocketmq)-')
   need "${services[@]}"
   part sabotage scripts/sabotage "${patches[@]}"
 }

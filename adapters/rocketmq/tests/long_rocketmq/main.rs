@@ -103,7 +103,6 @@ async fn through(server: &Server, case: &str, what: impl AsyncFnOnce(&mut Runnin
     running.until_up().await;
     running.stop().await;
     let repeated = counts(&log).values().filter(|runs| **runs > 1).count();
-    eprintln!("{case}: {sent} sent, {repeated} handled more than once");
     assert!(repeated < 1_000, "{repeated} of {sent} handled more than once");
 }
 
@@ -247,7 +246,6 @@ async fn storm(server: Server) {
     second.stop().await;
     third.stop().await;
     let runs = log.len();
-    eprintln!("storm: {MESSAGES} messages, {runs} runs");
     // What was not committed is repeated, and no more: half a second of two members.
     assert!(runs < MESSAGES as usize + 2_000, "{runs} runs");
 }

@@ -1,8 +1,8 @@
 //! Members that come and go.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 use libtest_mimic::Trial;
 use oncemq_core::{Broker, Consumer, Context, ErrorKind, Event, Message, Ordering, Scope, Subscription};
@@ -154,37 +154,49 @@ async fn told() {
 
 async fn locked() {
     let (group, topic, log) = (unique("points"), unique("locked"), Log::default());
-    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let running: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let overlaps = Arc::new(AtomicUsize::new(0));
     let consumer = || {
-        let (now, most) = (now.clone(), most.clone());
-        Consumer::new(group.as_str(), broker())
-            .in_flight(1)
+        let (running, overlaps) = (running.clone(), overlaps.clone());
+        Consumer::new(group.as_str(), broker().queues(2))
             .topic(topic.as_str())
             .ordering(Ordering::Ordered)
-            .unguarded(logging(&log, move |_, _| {
-                let (now, most) = (now.clone(), most.clone());
+            .unguarded(logging(&log, move |_, message: Message| {
+                let (running, overlaps) = (running.clone(), overlaps.clone());
                 async move {
-                    most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
-                    sleep(millis(300)).await;
-                    now.fetch_sub(1, SeqCst);
+                    let body = String::from_utf8_lossy(message.body()).into_owned();
+                    let key = body[..1].to_owned();
+                    if !running.lock().unwrap().insert(key.clone()) {
+                        overlaps.fetch_add(1, SeqCst);
+                    }
+                    // Longer than a member waits for one that is not locked.
+                    sleep(if body.ends_with('0') { secs(6) } else { millis(20) }).await;
+                    running.lock().unwrap().remove(&key);
                     Ok(())
                 }
             }))
     };
     let first = Running::start(consumer()).await;
     let publisher = broker().publisher().await.unwrap();
-    for n in 0..40 {
-        publisher.publish(&topic, &Message::new(n.to_string()).with_key("one")).await.unwrap();
+    // Each group is in a queue of its own, and one of the two queues goes to the second member.
+    let bodies: Vec<String> =
+        ["a", "b"].into_iter().flat_map(|key| (0..3).map(move |n| format!("{key}{n}"))).collect();
+    for body in &bodies {
+        publisher.publish(&topic, &Message::new(body.clone()).with_key(body[..1].to_owned())).await.unwrap();
     }
-    until("it has begun", secs(20), async || log.len() > 5).await;
-    // One queue: whichever of the two has it, the other waits.
+    until("both have begun", secs(20), async || log.len() == 2).await;
     let second = Running::start(consumer()).await;
-    sleep(secs(4)).await;
+    until("all are done", secs(40), async || log.len() >= bodies.len() && running.lock().unwrap().is_empty())
+        .await;
+    sleep(millis(500)).await;
+    assert_eq!(overlaps.load(SeqCst), 0, "two ran at once: {:?}", log.bodies());
+    assert!(counts(&log).values().all(|runs| *runs == 1), "{:?}", log.bodies());
+    for key in ["a", "b"] {
+        let of_key: Vec<_> = log.bodies().into_iter().filter(|body| body.starts_with(key)).collect();
+        assert!(of_key.is_sorted(), "{of_key:?}");
+    }
     first.stop().await;
-    until("all are done", secs(40), async || log.len() >= 40).await;
     second.stop().await;
-    assert_eq!(most.load(SeqCst), 1, "two ran at once");
-    assert_eq!(log.bodies(), numbers(40).collect::<Vec<_>>());
 }
 
 async fn limit() {
