@@ -2,13 +2,14 @@
 
 mod check;
 mod shutdown;
+mod together;
 mod topic;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 pub use shutdown::Shutdown;
 pub(crate) use shutdown::Stage;
@@ -238,13 +239,17 @@ async fn as_task(
     let mut task = JoinSet::new();
     task.spawn(run);
     match task.join_next().await {
-        Some(Ok(result)) => result,
-        Some(Err(error)) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(error) => Err(Error::new(ErrorKind::Internal, format!("the consumer's task ended: {error}"))),
-        },
+        Some(ended) => joined(ended).and_then(|ended| ended),
         None => Err(Error::new(ErrorKind::Internal, "the consumer's task is gone")),
     }
+}
+
+/// What a task returned. Its panic is ours.
+fn joined<T>(ended: Result<T, JoinError>) -> Result<T, Error> {
+    ended.map_err(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(error) => Error::new(ErrorKind::Internal, format!("the consumer's task ended: {error}")),
+    })
 }
 
 fn cores() -> usize {

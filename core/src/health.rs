@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tokio::sync::watch;
+
 /// The state of a consumer or of one of its parts. Ordered from best to worst.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[non_exhaustive]
@@ -18,10 +20,49 @@ pub enum Health {
 }
 
 impl Health {
+    /// The worst of several, as it changes: the health of a process with several consumers. A
+    /// consumer counts with its last state after it has ended. Of several that are equally bad
+    /// one is told.
+    ///
+    /// ```
+    /// # use oncemq_core::{Consumer, Health};
+    /// # fn example(orders: &Consumer, payments: &Consumer) {
+    /// let health = Health::of_all([orders.health(), payments.health()]);
+    /// # }
+    /// ```
+    ///
+    /// Must be called inside a runtime: tasks watch until nobody reads the result.
+    pub fn of_all(parts: impl IntoIterator<Item = watch::Receiver<Health>>) -> watch::Receiver<Health> {
+        let parts: Vec<_> = parts.into_iter().collect();
+        let (sender, receiver) = watch::channel(worst(&parts));
+        for mut part in parts.clone() {
+            let (sender, parts) = (sender.clone(), parts.clone());
+            tokio::spawn(async move {
+                loop {
+                    tokio::select! {
+                        () = sender.closed() => return,
+                        changed = part.changed() => if changed.is_err() { return },
+                    }
+                    sender.send_if_modified(|known| {
+                        let now = worst(&parts);
+                        let changed = *known != now;
+                        *known = now;
+                        changed
+                    });
+                }
+            });
+        }
+        receiver
+    }
+
     /// Whether messages are being handled.
     pub fn is_up(&self) -> bool {
         matches!(self, Health::Up)
     }
+}
+
+fn worst(parts: &[watch::Receiver<Health>]) -> Health {
+    parts.iter().map(|part| part.borrow().clone()).max().unwrap_or(Health::Up)
 }
 
 impl fmt::Display for Health {

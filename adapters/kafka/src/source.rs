@@ -64,7 +64,7 @@ pub(crate) struct KafkaSource {
     members: Vec<Joined>,
     copies: JoinHandle<()>,
     /// Asks whether a broker is there, and what for.
-    asker: (Producer, Arc<str>),
+    asker: Option<(Producer, Arc<str>)>,
     timer: Option<(Instant, Pin<Box<Sleep>>)>,
     closed: bool,
 }
@@ -97,7 +97,7 @@ pub(crate) async fn start(
         settle,
         members: Vec::new(),
         copies,
-        asker: (producer, topic),
+        asker: Some((producer, topic)),
         timer: None,
         closed: false,
     };
@@ -230,7 +230,8 @@ impl KafkaSource {
 
 /// Returns when no broker answers any more: nothing can be committed then, and nobody needs to
 /// wait for it.
-async fn silence((producer, topic): (Producer, Arc<str>)) {
+async fn silence(asker: Option<(Producer, Arc<str>)>) {
+    let Some((producer, topic)) = asker else { return std::future::pending().await };
     loop {
         tokio::time::sleep(SILENCE).await;
         if !producer.is_heard(&topic, SILENCE).await {
@@ -318,5 +319,8 @@ impl Drop for KafkaSource {
     fn drop(&mut self) {
         self.copies.abort();
         self.shared.abandon();
+        // The end of a producer waits for its thread, for up to a tenth of a second.
+        let asker = self.asker.take();
+        let _ = thread("ends", move || drop(asker));
     }
 }

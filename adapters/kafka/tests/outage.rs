@@ -7,13 +7,25 @@ use oncemq_core::{
     Ack, Broker, ConsumerSpec, ErrorKind, Event, Health, Identity, Message, Subscription, Topology, Trail,
 };
 use oncemq_kafka::KafkaBroker;
-use oncemq_test_kit::{Bare, millis, secs, unique};
+use oncemq_test_kit::{Bare, millis, secs, test, unique};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use rdkafka::{ClientConfig, TopicPartitionList};
 use tokio::time::{Instant, timeout};
+
+fn main() {
+    let tests = vec![
+        test("an_end_without_a_broker_comes_at_once_and_loses_nothing", end),
+        test("a_broker_that_is_down_at_the_start_is_waited_for", start),
+        test("an_outage_is_told_once_in_the_same_words_and_so_is_its_end", told_once),
+        test("a_partition_whose_position_is_there_again_goes_on_without_a_gap", position),
+        test("a_question_after_a_topic_does_not_make_it", question),
+    ];
+    // They wait most of the time.
+    oncemq_test_kit::main(tests, 8)
+}
 
 /// A cluster of one broker with a topic of one partition.
 struct Mock {
@@ -52,8 +64,7 @@ impl Mock {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_end_without_a_broker_comes_at_once_and_loses_nothing() {
+async fn end() {
     let mock = Mock::new();
     let mut bare = mock.source("points").await;
     bare.send(0..10).await;
@@ -77,8 +88,7 @@ async fn an_end_without_a_broker_comes_at_once_and_loses_nothing() {
     assert!(committed <= Some(5), "{committed:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_down_at_the_start_is_waited_for() {
+async fn start() {
     let mock = Mock::new();
     mock.cluster.broker_down(1).unwrap();
     let broker = mock.broker("");
@@ -91,8 +101,7 @@ async fn a_broker_that_is_down_at_the_start_is_waited_for() {
 
 /// The client reports it in many ways: connections refused and broken, brokers that are all
 /// down, offsets that nobody tells.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_outage_is_told_once_in_the_same_words_and_so_is_its_end() {
+async fn told_once() {
     let mock = Mock::new();
     let spec = ConsumerSpec::new("points", 100, Topology::Trust);
     let subscription = Subscription::new(mock.topic.as_str()).with_rungs([secs(1)]);
@@ -105,11 +114,11 @@ async fn an_outage_is_told_once_in_the_same_words_and_so_is_its_end() {
     // Its copy cannot be stored either.
     let trail = Trail::read(first.message(), &"points".into(), &"kind".into(), Identity::Position);
     first.ack(Ack::retry(secs(1), trail, "busy"));
-    let told = watch(&mut bare, secs(4)).await;
+    let told = watch(&mut bare, secs(3)).await;
     assert!(told.len() == 1 && told[0].to_string().contains("does not answer"), "{told:?}");
     mock.cluster.broker_up(1).unwrap();
     second.ack(Ack::Accept);
-    let told = watch(&mut bare, secs(4)).await;
+    let told = watch(&mut bare, secs(3)).await;
     assert_eq!(told.last(), Some(&Health::Up), "{told:?}");
     assert!(told.len() <= 2, "{told:?}");
 }
@@ -127,8 +136,7 @@ async fn watch(bare: &mut Bare, time: Duration) -> Vec<Health> {
     told
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_partition_whose_position_is_there_again_goes_on_without_a_gap() {
+async fn position() {
     let mock = Mock::new();
     let mut bare = mock.source("points").await;
     bare.send(0..3).await;
@@ -151,8 +159,7 @@ async fn a_partition_whose_position_is_there_again_goes_on_without_a_gap() {
     assert!(gap.is_none(), "{gap:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_question_after_a_topic_does_not_make_it() {
+async fn question() {
     let mock = Mock::new();
     let broker = mock.broker("topic.metadata.propagation.max.ms=500");
     let spec = ConsumerSpec::new("points", 1, Topology::Verify).with(Subscription::new("nobody-made-it"));

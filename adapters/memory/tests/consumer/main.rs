@@ -12,6 +12,7 @@ mod panics;
 mod rebalance;
 mod sharing;
 mod shutdown;
+mod together;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
