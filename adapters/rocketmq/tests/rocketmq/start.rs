@@ -35,7 +35,7 @@ async fn verify() {
     let verified = || consumer(broker(), &group, &topic, &Log::default()).topology(Topology::Verify);
     assert_eq!(verified().plan().await.unwrap_err().kind(), ErrorKind::Topology);
     let other = consumer(broker(), &unique("other"), &topic, &Log::default()).plan().await.unwrap();
-    assert!(other.to_string().contains(&format!("declared: consumer group other")), "{other}");
+    assert!(other.to_string().contains("declared: consumer group other"), "{other}");
     let error = verified().plan().await.unwrap_err();
     assert!(error.kind() == ErrorKind::Topology && error.to_string().contains(&group), "{error}");
     consumer(broker(), &group, &topic, &Log::default()).plan().await.unwrap();
