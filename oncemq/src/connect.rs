@@ -6,17 +6,21 @@ use std::sync::Arc;
 use oncemq_core::{Broker, Consumer, Error, ErrorKind};
 
 /// The schemes of the brokers that exist, and the feature each one needs.
-const SCHEMES: [(&str, &str); 5] = [
+const SCHEMES: [(&str, &str); 7] = [
     ("memory", "memory"),
     ("amqp", "rabbitmq"),
     ("amqps", "rabbitmq-tls"),
     ("kafka", "kafka"),
     ("kafkas", "kafka-tls"),
+    ("rocketmq", "rocketmq"),
+    ("rocketmqs", "rocketmq-tls"),
 ];
 /// How to write a URL, in errors.
-const FORMS: &str = "amqp://user:password@host:5672/vhost, kafka://host:9092 or memory://name";
+const FORMS: &str =
+    "amqp://user:password@host:5672/vhost, kafka://host:9092, rocketmq://host:9876 or memory://name";
 
-/// The broker that a URL names: `memory://`, `amqp://`, `amqps://`, `kafka://` or `kafkas://`.
+/// The broker that a URL names: `memory://`, `amqp://`, `amqps://`, `kafka://`, `kafkas://`,
+/// `rocketmq://` or `rocketmqs://`.
 ///
 /// Nothing is connected yet: [`Consumer::run`] and [`Broker::publisher`] do that.
 ///
@@ -47,6 +51,10 @@ pub fn broker(url: &str) -> Result<Arc<dyn Broker>, Error> {
         "kafka" => Ok(Arc::new(oncemq_kafka::KafkaBroker::from_url(url)?)),
         #[cfg(feature = "kafka-tls")]
         "kafkas" => Ok(Arc::new(oncemq_kafka::KafkaBroker::from_url(url)?)),
+        #[cfg(feature = "rocketmq")]
+        "rocketmq" => Ok(Arc::new(oncemq_rocketmq::RocketmqBroker::from_url(url)?)),
+        #[cfg(feature = "rocketmq-tls")]
+        "rocketmqs" => Ok(Arc::new(oncemq_rocketmq::RocketmqBroker::from_url(url)?)),
         scheme => Err(no_adapter(scheme)),
     }
 }
@@ -124,6 +132,17 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Scheme);
         assert!(error.to_string().contains("`kafka-tls`"), "{error}");
         assert!(!format!("{error} {error:?}").contains("secret"));
+    }
+
+    #[cfg(not(feature = "rocketmq"))]
+    #[test]
+    fn rocketmq_without_its_feature_names_the_feature() {
+        for (url, feature) in [("rocketmq://h:9876", "`rocketmq`"), ("rocketmqs://h:9876", "`rocketmq-tls`")]
+        {
+            let error = broker(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Scheme);
+            assert!(error.to_string().contains(feature), "{error}");
+        }
     }
 
     #[cfg(feature = "memory")]

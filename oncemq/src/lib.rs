@@ -24,6 +24,8 @@ pub use oncemq_kafka as kafka;
 pub use oncemq_memory as memory;
 #[cfg(feature = "rabbitmq")]
 pub use oncemq_rabbitmq as rabbitmq;
+#[cfg(feature = "rocketmq")]
+pub use oncemq_rocketmq as rocketmq;
 
 /// What the first hour needs.
 ///
