@@ -1,4 +1,4 @@
 # shellcheck shell=bash
 # Each feature alone of everything with Kafka, whose client is built from C again and again.
 
-long_features-kafka() { check_features with rdkafka-sys; }
+long_features-kafka() { check_features rdkafka-sys rocketmq-client-rust; }

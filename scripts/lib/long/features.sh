@@ -1,4 +1,4 @@
 # shellcheck shell=bash
-# Each feature of each package alone, then none and all of them, without Kafka.
+# Each feature of each package alone, then none and all of them, without Kafka and RocketMQ.
 
-long_features() { check_features without rdkafka-sys; }
+long_features() { check_features "" "rdkafka-sys rocketmq-client-rust"; }
