@@ -49,41 +49,83 @@ pub struct Row {
 /// # Errors
 /// The database refuses.
 pub async fn add_orders(pool: &PgPool, count: i64) -> Result<(), Error> {
+    let first = last(pool).await? + 1;
     let mut tx = pool.begin().await?;
-    let first: i64 =
-        sqlx::query_scalar("SELECT coalesce(max(position), 0) FROM outbox").fetch_one(&mut *tx).await?;
-    for number in first + 1..=first + count {
-        let (order, fate) = order(number);
-        let body = body(&order, fate)?;
-        let id = (fate != Fate::WithoutId && fate != Fate::Undecodable).then_some(order.order_id.as_str());
+    for number in first..first + count {
+        let event = Event::of(number)?;
         // The shop's own retry wrote one of five events twice.
-        let copies = if number % 5 == 0 { 2 } else { 1 };
-        for _ in 0..copies {
-            let message_id = format!("order-completed/{number}");
-            let row = Row { position: 0, message_id, user_id: order.user_id, body: body.clone() };
-            add(&mut tx, &row, id, fate).await?;
+        for _ in 0..event.copies() {
+            event.add(&mut tx, false).await?;
         }
     }
     tx.commit().await?;
     Ok(())
 }
 
-async fn add(
-    tx: &mut Transaction<'_, Postgres>,
-    row: &Row,
-    order_id: Option<&str>,
+/// The last number that was used.
+///
+/// # Errors
+/// The database does not answer.
+pub async fn last(pool: &PgPool) -> Result<i64, Error> {
+    Ok(sqlx::query_scalar("SELECT coalesce(max(position), 0) FROM outbox").fetch_one(pool).await?)
+}
+
+/// What is to be told of an order.
+#[derive(Debug, Clone)]
+pub struct Event {
+    number: i64,
+    /// The id of the message, the same each time it is sent.
+    pub message_id: String,
+    /// Who ordered: the key of the message.
+    pub user_id: i64,
+    /// The payload.
+    pub body: Vec<u8>,
+    order_id: Option<String>,
     fate: Fate,
-) -> Result<(), Error> {
-    let text = "INSERT INTO outbox (message_id, user_id, order_id, fate, body) VALUES ($1, $2, $3, $4, $5)";
-    sqlx::query(text)
-        .bind(&row.message_id)
-        .bind(row.user_id)
-        .bind(order_id)
-        .bind(fate.as_str())
-        .bind(&row.body)
-        .execute(&mut **tx)
-        .await?;
-    Ok(())
+}
+
+impl Event {
+    /// The event of a number.
+    ///
+    /// # Errors
+    /// None that a number could cause.
+    pub fn of(number: i64) -> Result<Self, Error> {
+        let (order, fate) = order(number);
+        let body = body(&order, fate)?;
+        let is_named = fate != Fate::WithoutId && fate != Fate::Undecodable;
+        Ok(Self {
+            number,
+            message_id: format!("order-completed/{number}"),
+            user_id: order.user_id,
+            body,
+            order_id: is_named.then_some(order.order_id),
+            fate,
+        })
+    }
+
+    /// How often a shop sends it that sees no answer to one of five.
+    pub fn copies(&self) -> usize {
+        if self.number % 5 == 0 { 2 } else { 1 }
+    }
+
+    /// Writes a row for it, which somebody is still to send, or which is as good as sent.
+    ///
+    /// # Errors
+    /// The database refuses.
+    pub async fn add(&self, tx: &mut Transaction<'_, Postgres>, is_sent: bool) -> Result<(), Error> {
+        let text = "INSERT INTO outbox (message_id, user_id, order_id, fate, body, confirmed_at)
+                    VALUES ($1, $2, $3, $4, $5, CASE WHEN $6 THEN now() END)";
+        sqlx::query(text)
+            .bind(&self.message_id)
+            .bind(self.user_id)
+            .bind(&self.order_id)
+            .bind(self.fate.as_str())
+            .bind(&self.body)
+            .bind(is_sent)
+            .execute(&mut **tx)
+            .await?;
+        Ok(())
+    }
 }
 
 /// The order of a number: ordinary ones, and everything that goes wrong in a shop.
