@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use oncemq_core::plan::Rung;
-use oncemq_core::{Broker, Capabilities, ConsumerSpec, Error, Ordering, Plan, Publisher, Source, Topology};
+use oncemq_core::{
+    Broker, Capabilities, ConsumerSpec, Decision, Error, Ordering, Plan, Publisher, Source, Topology,
+};
 
 use crate::cluster::Cluster;
 use crate::config::{Config, Start, config};
 use crate::publisher::RocketmqPublisher;
 use crate::source;
 use crate::topology::{self, Levels, Names};
+use crate::transactions::{Check, TransactionId, TransactionalPublisher};
 
 /// A RocketMQ cluster, version 5, by its name servers.
 ///
@@ -92,6 +95,39 @@ impl RocketmqBroker {
     pub fn commit_each(mut self) -> Self {
         self.config.commit_each = true;
         self
+    }
+
+    /// Opens a publisher of messages that appear if and only if a local transaction commits.
+    /// Returns when every broker that keeps one of the topics knows this process as a member of
+    /// the producer group.
+    ///
+    /// `group` is permanent: after a crash the brokers ask a process of this group what became
+    /// of its transactions. A group is for one database and for this library's publishers only,
+    /// since any member may be asked. `topics` are all that are published to.
+    ///
+    /// `check` answers such questions, from the database: with `Decisions::decide` of
+    /// `oncemq-idempotency`, say. It runs on the current runtime and is bounded to ten seconds.
+    /// [`Open`](Decision::Open) and an error have the broker ask again. It must never call a
+    /// transaction rolled back that can still commit.
+    ///
+    /// # Errors
+    /// [`Config`](oncemq_core::ErrorKind::Config) for a name that does not fit or no topic,
+    /// [`Topology`](oncemq_core::ErrorKind::Topology) for a topic that is missing,
+    /// [`Connection`](oncemq_core::ErrorKind::Connection) if a broker does not know the group
+    /// within the connect timeout.
+    pub async fn transactions<C, Fut>(
+        &self,
+        group: &str,
+        topics: &[&str],
+        check: C,
+    ) -> Result<TransactionalPublisher, Error>
+    where
+        C: Fn(TransactionId) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Decision, Error>> + Send + 'static,
+    {
+        self.config.check()?;
+        let check: Check = Arc::new(move |id| Box::pin(check(id)));
+        TransactionalPublisher::open(Arc::new(self.config.clone()), group, topics, check).await
     }
 
     fn names(&self, spec: &ConsumerSpec) -> Result<Names, Error> {

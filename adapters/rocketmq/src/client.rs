@@ -1,11 +1,12 @@
 //! The one seam to the client library: connections, requests, and messages as they are stored.
 //!
 //! Everything above speaks the broker's protocol in requests of a code, named fields and a body;
-//! everything below is in `real.rs`, the only file that names a type of the library. It compiles
-//! for minutes, so nothing here is generic.
+//! everything below is in `real.rs` and `member.rs`, the only files that name a type of the
+//! library. It compiles for minutes, so nothing here is generic.
 
 #[cfg(test)]
 pub(crate) mod fake;
+mod member;
 mod real;
 
 use std::fmt;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use oncemq_core::Error;
+use oncemq_core::{Decision, Error};
 
 use crate::config::Config;
 
@@ -45,6 +46,14 @@ pub(crate) trait Client: Send + Sync + fmt::Debug + 'static {
 pub(crate) fn connect(config: &Config) -> Result<Arc<dyn Client>, Error> {
     Ok(Arc::new(real::Real::new(config)?))
 }
+
+/// Answers a broker that asks what became of a transaction.
+pub(crate) trait Judge: Send + Sync + 'static {
+    /// Called on a thread of the library's that may wait for some seconds.
+    fn decide(&self, half: &Stored) -> Decision;
+}
+
+pub(crate) use member::Member as ProducerMember;
 
 /// A broker's part of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! A cluster in words of the adapter: where topics are, and the requests that brokers know.
 
+pub(crate) mod halves;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,6 +27,9 @@ const SUSPEND_EXTRA: Duration = Duration::from_secs(8);
 const PULL_MAX: usize = 32;
 /// A broker has no say in when a message that is sent back is given up: the policy has.
 const ANY_TIMES: i32 = i32::MAX;
+
+/// In the flag of a message that is sent: it is a half message.
+const HALF: i32 = 4;
 
 /// A queue of a topic on one broker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,6 +66,15 @@ pub(crate) enum SentBack {
 
 /// Where a topic was, and when.
 type Route = (Instant, Arc<[Seat]>);
+
+/// How a record is sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Sent<'a> {
+    /// To be consumed. It was sent back so often before.
+    Plain(u32),
+    /// To be kept back until a transaction of this producer group has ended.
+    Half(&'a str),
+}
 
 /// A connection, and what was learned of the cluster.
 #[derive(Debug)]
@@ -260,17 +274,21 @@ impl Cluster {
         &self,
         queue: &Queue,
         record: &Record,
-        reconsumed: u32,
+        sent: Sent<'_>,
         limit: Duration,
     ) -> Result<Answer, Fault> {
+        let (group, flag, reconsumed) = match sent {
+            Sent::Plain(reconsumed) => ("oncemq", 0, reconsumed),
+            Sent::Half(group) => (group, HALF, 0),
+        };
         let born = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let request = Request::new(310)
-            .with("a", "oncemq")
+            .with("a", group)
             .with("b", &queue.topic)
             .with("c", "TBW102")
             .with("d", 4)
             .with("e", queue.number)
-            .with("f", 0)
+            .with("f", flag)
             .with("g", born.as_millis())
             .with("h", 0)
             .with("i", &record.properties)

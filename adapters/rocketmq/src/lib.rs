@@ -54,6 +54,8 @@ mod records;
 mod settle;
 mod source;
 mod topology;
+mod transactions;
 
 pub use broker::RocketmqBroker;
 pub use config::Start;
+pub use transactions::{Half, TransactionError, TransactionId, TransactionalPublisher};

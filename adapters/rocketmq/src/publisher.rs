@@ -10,7 +10,7 @@ use tokio::sync::RwLock;
 use tokio::time::Instant;
 
 use crate::client::{Answer, Fault, Seat};
-use crate::cluster::{Cluster, Queue};
+use crate::cluster::{Cluster, Queue, Sent};
 use crate::config::Config;
 use crate::error::{self, code};
 use crate::records::{self, Record};
@@ -27,17 +27,50 @@ const FRAME_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;
 /// `UNIQ_KEY`, so that one who stored both can tell.
 #[derive(Debug, Clone)]
 pub(crate) struct Producer {
-    cluster: Arc<Cluster>,
+    pub(crate) cluster: Arc<Cluster>,
     config: Arc<Config>,
     turn: Arc<AtomicUsize>,
 }
 
 /// What a try came to.
-enum Tried {
-    Stored,
+pub(crate) enum Tried {
+    Stored(Queue, Answer),
     /// No later try can do better.
     Refused(Error),
     Again(Error),
+}
+
+/// How long tries go on.
+pub(crate) struct Patience {
+    limit: Duration,
+    end: Instant,
+    wait: Duration,
+    unknown: bool,
+}
+
+impl Patience {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { limit, end: Instant::now() + limit, wait: WAIT_MIN, unknown: false }
+    }
+
+    /// Of a try that is made now.
+    fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(1), TRY)
+    }
+
+    /// Waits for the next try after one that failed.
+    ///
+    /// # Errors
+    /// Patience is at its end, and what all tries together came to.
+    pub(crate) async fn wait(&mut self, topic: &str, failed: Error) -> Result<(), Error> {
+        self.unknown |= failed.kind() == ErrorKind::Unconfirmed;
+        if Instant::now() + self.wait >= self.end {
+            return Err(if self.unknown { unconfirmed(topic, self.limit, &failed) } else { failed });
+        }
+        tokio::time::sleep(self.wait).await;
+        self.wait = (self.wait * 2).min(WAIT_MAX);
+        Ok(())
+    }
 }
 
 impl Producer {
@@ -45,36 +78,35 @@ impl Producer {
         Self { cluster, config, turn: Arc::default() }
     }
 
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::new(self.config.publish_timeout)
+    }
+
     /// Sends a record to a topic and returns when it is stored. A future that is dropped leaves
     /// that unknown.
     pub(crate) async fn send(&self, topic: &str, record: &Record, reconsumed: u32) -> Result<(), Error> {
-        let size = record.body.len() + record.properties.len();
-        if size > FRAME_MAX {
-            return Err(too_large(topic, size, "RocketMQ takes no message over 16 MiB"));
-        }
-        let (end, mut wait) = (Instant::now() + self.config.publish_timeout, WAIT_MIN);
-        let mut unknown = false;
+        let mut patience = self.patience();
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let failed = match self.attempt(topic, record, reconsumed, left.min(TRY)).await {
-                Tried::Stored => return Ok(()),
+            match self.attempt(topic, record, Sent::Plain(reconsumed), &patience).await {
+                Tried::Stored(..) => return Ok(()),
                 Tried::Refused(error) => return Err(error),
-                Tried::Again(error) => error,
-            };
-            unknown |= failed.kind() == ErrorKind::Unconfirmed;
-            if Instant::now() + wait >= end {
-                return Err(if unknown {
-                    unconfirmed(topic, self.config.publish_timeout, &failed)
-                } else {
-                    failed
-                });
+                Tried::Again(error) => patience.wait(topic, error).await?,
             }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(WAIT_MAX);
         }
     }
 
-    async fn attempt(&self, topic: &str, record: &Record, reconsumed: u32, limit: Duration) -> Tried {
+    /// Sends a record once.
+    pub(crate) async fn attempt(
+        &self,
+        topic: &str,
+        record: &Record,
+        sent: Sent<'_>,
+        patience: &Patience,
+    ) -> Tried {
+        let size = record.body.len() + record.properties.len();
+        if size > FRAME_MAX {
+            return Tried::Refused(too_large(topic, size, "RocketMQ takes no message over 16 MiB"));
+        }
         let route = match self.cluster.route(topic).await {
             Ok(route) => route,
             Err(error) => return Tried::Again(error),
@@ -83,9 +115,9 @@ impl Producer {
             return self.nowhere(topic).await;
         };
         failpoint!("rocketmq.before_send");
-        let answer = self.cluster.send(&queue, record, reconsumed, limit.max(Duration::from_millis(1))).await;
+        let answer = self.cluster.send(&queue, record, sent, patience.left()).await;
         failpoint!("rocketmq.sent");
-        self.judge(topic, record, answer)
+        self.judge(topic, record, queue, answer)
     }
 
     /// A broker that stops in order takes its topics off the name server first: what was there
@@ -104,7 +136,7 @@ impl Producer {
         Tried::Refused(Error::new(ErrorKind::Unroutable, text))
     }
 
-    fn judge(&self, topic: &str, record: &Record, answer: Result<Answer, Fault>) -> Tried {
+    fn judge(&self, topic: &str, record: &Record, queue: Queue, answer: Result<Answer, Fault>) -> Tried {
         let what = format!("publishing to topic {topic}");
         let answer = match answer {
             Ok(answer) => answer,
@@ -117,7 +149,7 @@ impl Producer {
             }
         };
         match answer.code {
-            code::SUCCESS => Tried::Stored,
+            code::SUCCESS => Tried::Stored(queue, answer),
             // It has it, but not as safely as it was told to keep it.
             code::FLUSH_DISK_TIMEOUT..=code::FLUSH_SLAVE_TIMEOUT => {
                 let text = format!("{what}: {}", error::words(&answer));

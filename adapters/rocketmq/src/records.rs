@@ -33,6 +33,9 @@ const EMPTY: &str = "oncemq-empty-body";
 /// How many of the broker's count are in our own header already.
 const COUNTED: &str = "oncemq-counted";
 
+/// The transaction of a half message.
+const TRANSACTION: &str = "oncemq-transaction";
+
 /// Ways to ask for a delay, as headers of a message that is published.
 const DELAYS: [&str; 4] = ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"];
 
@@ -90,7 +93,7 @@ const SYSTEM: [&str; 48] = [
 ];
 
 /// Properties of ours that no header shows.
-const OURS: [&str; 3] = [CONTENT_TYPE, EMPTY, COUNTED];
+const OURS: [&str; 4] = [CONTENT_TYPE, EMPTY, COUNTED, TRANSACTION];
 
 fn is_system(name: &str) -> bool {
     let timer = name.starts_with("TIMER_") && !DELAYS.contains(&name);
@@ -137,6 +140,7 @@ pub(crate) fn read(stored: Stored, queue: &Queue, topics: &[Arc<str>]) -> Messag
             CONTENT_TYPE => parts.content_type = text_of(decode(value)),
             EMPTY => empty = true,
             COUNTED => counted = value.parse().unwrap_or(0),
+            TRANSACTION => {}
             _ if is_system(&name) || DELAYS.contains(&&*name) => {}
             _ => {
                 if &*name == FOREIGN_CONTENT_TYPE && parts.content_type.is_none() {
@@ -201,6 +205,36 @@ pub(crate) struct Extra {
 /// # Errors
 /// [`Unsupported`](ErrorKind::Unsupported) for what the protocol cannot carry.
 pub(crate) fn write(message: &Message, id: &str) -> Result<Record, Error> {
+    published(message, id)?.done(message)
+}
+
+/// The same, kept back by the broker until it knows how a transaction of this producer group
+/// ended.
+///
+/// # Errors
+/// As [`write`]; also for a delay, which the broker would forget.
+pub(crate) fn write_half(
+    message: &Message,
+    id: &str,
+    group: &str,
+    transaction: &str,
+) -> Result<Record, Error> {
+    if let Some(name) = DELAYS.iter().find(|name| message.headers().get(name).is_some()) {
+        return Err(unsupported(format!("the header {name}: RocketMQ delays no message of a transaction")));
+    }
+    let mut writer = published(message, id)?;
+    writer.put("TRAN_MSG", "true");
+    writer.put("PGROUP", group);
+    writer.put(TRANSACTION, transaction);
+    writer.done(message)
+}
+
+/// The transaction of a half message of ours.
+pub(crate) fn transaction_of(half: &Stored) -> Option<&str> {
+    half.properties.iter().find_map(|(name, value)| (&**name == TRANSACTION).then_some(value.as_str()))
+}
+
+fn published(message: &Message, id: &str) -> Result<Writer, Error> {
     if let Some(name) = message.headers().iter().map(|(name, _)| name).find(|name| is_system(name)) {
         return Err(unsupported(format!(
             "the header {name} is a property of RocketMQ's own and cannot be set"
@@ -208,7 +242,7 @@ pub(crate) fn write(message: &Message, id: &str) -> Result<Record, Error> {
     }
     let mut writer = Writer::default();
     writer.message(message, id)?;
-    writer.done(message)
+    Ok(writer)
 }
 
 /// A copy of a message that was delivered.
@@ -369,6 +403,20 @@ mod tests {
             assert_eq!(write(message, "id").unwrap_err().kind(), ErrorKind::Unsupported, "{message:?}");
         }
         assert!(write(&Message::new("x").with_header("DELAY", "3"), "id").is_ok());
+    }
+
+    #[test]
+    fn a_half_message_names_its_transaction_and_shows_it_to_nobody() {
+        let message = Message::new("x").with_id("u1").with_header("tenant", "t");
+        let half = stored(write_half(&message, "id", "producers", "t-1").unwrap(), 0);
+        assert_eq!(transaction_of(&half), Some("t-1"));
+        assert!(half.properties.iter().any(|(name, value)| &**name == "PGROUP" && value == "producers"));
+        let read = read(half, &queue("orders"), &["orders".into()]);
+        assert_eq!((read.id(), read.headers().len()), (Some("u1"), 1));
+        for wrong in ["DELAY", "TIMER_DELAY_SEC", TRANSACTION, "TRAN_MSG"] {
+            let error = write_half(&message.clone().with_header(wrong, "1"), "id", "g", "t").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{wrong}");
+        }
     }
 
     #[test]

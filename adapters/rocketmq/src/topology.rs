@@ -60,7 +60,7 @@ impl Names {
 }
 
 /// RocketMQ's own rule.
-fn check_name(what: &str, name: &str, longest: usize) -> Result<(), Error> {
+pub(crate) fn check_name(what: &str, name: &str, longest: usize) -> Result<(), Error> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "%|_-".contains(c);
     if name.is_empty() || name.len() > longest || !name.chars().all(fits) {
         return Err(config(format!(

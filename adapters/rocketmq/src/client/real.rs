@@ -1,8 +1,8 @@
 //! The client library, and nothing else of the adapter.
 //!
-//! Of the library's consumers and producers none is used: a consumer of its own accord fetches,
-//! retries and commits in ways that cannot be seen from outside. Its connections, its codec and
-//! its names of routes are.
+//! Of the library's consumers and producers none is used to consume or to send: a consumer of its
+//! own accord fetches, retries and commits in ways that cannot be seen from outside. Its
+//! connections, its codec and its names of routes are.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -37,12 +37,12 @@ const WRITE: u32 = 2;
 
 /// The library's own threads, once a process and for as long as it runs: starting and stopping
 /// them takes longer than any consumer should.
-struct Engine {
-    client: Arc<ClientRuntime>,
+pub(super) struct Engine {
+    pub(super) client: Arc<ClientRuntime>,
     _owner: RuntimeOwner,
 }
 
-fn engine() -> Result<&'static Engine, Error> {
+pub(super) fn engine() -> Result<&'static Engine, Error> {
     static ENGINE: OnceLock<Result<Engine, Error>> = OnceLock::new();
     ENGINE.get_or_init(start_engine).as_ref().map_err(Clone::clone)
 }
@@ -63,6 +63,31 @@ fn start_engine() -> Result<Engine, Error> {
     let client = ClientRuntime::try_new(context, ClientRuntimeConfig::default(), TelemetryHandle::noop())
         .map_err(|why| failed(why.to_string()))?;
     Ok(Engine { client, _owner: owner })
+}
+
+/// The library's settings for a connection of this name.
+pub(super) fn client_config(settings: &Config, instance: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set_namesrv_addr(settings.name_servers.join(";").into());
+    config.set_instance_name(instance.into());
+    if settings.tls {
+        config.set_use_tls(true);
+        config.set_tls_test_mode_enable(false);
+        config.set_tls_client_auth_server(true);
+        if let Some(file) = &settings.tls_ca {
+            config.set_tls_client_trust_cert_path(file);
+        }
+    }
+    config
+}
+
+/// What signs requests.
+pub(super) fn client_hook(settings: &Config) -> Option<Arc<ClientRpcHook>> {
+    settings.login.as_ref().map(|(key, secret)| {
+        let hook: Arc<ClientRpcHook> =
+            Arc::new(AclClientRPCHook::new(SessionCredentials::with_keys(key.as_str(), secret.as_str())));
+        hook
+    })
 }
 
 /// A connection of the library. Each of its handles does one thing at a time, so there are as
@@ -87,25 +112,9 @@ impl Real {
             let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         }
         let domain = DOMAINS.fetch_add(1, Relaxed);
-        let mut config = ClientConfig::new();
-        config.set_namesrv_addr(settings.name_servers.join(";").into());
-        config.set_instance_name(format!("oncemq-{}", std::process::id()).into());
-        if settings.tls {
-            config.set_use_tls(true);
-            config.set_tls_test_mode_enable(false);
-            config.set_tls_client_auth_server(true);
-            if let Some(file) = &settings.tls_ca {
-                config.set_tls_client_trust_cert_path(file);
-            }
-        }
-        let hook = settings.login.as_ref().map(|(key, secret)| {
-            let hook: Arc<ClientRpcHook> =
-                Arc::new(AclClientRPCHook::new(SessionCredentials::with_keys(key.as_str(), secret.as_str())));
-            hook
-        });
         Ok(Self {
-            config,
-            hook,
+            config: client_config(settings, &format!("oncemq-{}", std::process::id())),
+            hook: client_hook(settings),
             domain,
             idle: Mutex::default(),
             started: tokio::sync::OnceCell::new(),
@@ -263,7 +272,7 @@ impl Client for Real {
     }
 }
 
-fn stored(message: MessageExt) -> Stored {
+pub(super) fn stored(message: MessageExt) -> Stored {
     let properties =
         message.properties().iter().map(|(name, value)| (name.as_str().into(), value.to_string())).collect();
     Stored {
@@ -280,7 +289,7 @@ fn stored(message: MessageExt) -> Stored {
 /// The library's errors have codes instead of texts; what the system said is below them. A
 /// connection that breaks has the same code before and after a request went out, so only one
 /// that was never made is sure to have carried nothing.
-fn fault(error: ClientError) -> Fault {
+pub(super) fn fault(error: ClientError) -> Fault {
     match error.source_ref::<std::io::Error>() {
         Some(system) if system.kind() == std::io::ErrorKind::ConnectionRefused => {
             Fault::NotSent(system.to_string())

@@ -10,6 +10,7 @@ mod publisher;
 mod start;
 #[cfg(feature = "tls")]
 mod tls;
+mod transactions;
 
 use common::ROCKETMQ;
 use common::suite::Suite;
@@ -22,5 +23,6 @@ fn main() {
     #[cfg(feature = "tls")]
     tests.extend(tls::tests());
     tests.extend(start::tests());
+    tests.extend(transactions::tests());
     ROCKETMQ.main(tests);
 }

@@ -21,9 +21,13 @@ fn tls(options: &str) -> RocketmqBroker {
     RocketmqBroker::from_url(&format!("{url}?{options}")).unwrap().queues(1)
 }
 
+/// A broker whose certificate is trusted.
+pub(crate) fn trusted() -> RocketmqBroker {
+    tls(&format!("tls_ca={}", ROCKETMQ.get("CA")))
+}
+
 async fn both_ways() {
-    let broker = tls(&format!("tls_ca={}", ROCKETMQ.get("CA")));
-    let mut bare = Bare::of(broker, Subscription::new(unique("tls")), 10).await;
+    let mut bare = Bare::of(trusted(), Subscription::new(unique("tls")), 10).await;
     let publisher = bare.broker.publisher().await.unwrap();
     publisher.publish(&bare.topic, &Message::new("x")).await.unwrap();
     let delivery = bare.next().await;

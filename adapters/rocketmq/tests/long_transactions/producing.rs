@@ -1,0 +1,114 @@
+//! A publisher of transactions in a process of its own, which is killed in the middle.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use oncemq_core::{Decision, Error, ErrorKind, Message};
+use oncemq_rocketmq::{RocketmqBroker, TransactionId};
+
+use crate::local::Local;
+
+const VARIABLE: &str = "ONCEMQ_TEST_TRANSACTION";
+
+/// Where the process stands when it says so, and stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The half message is stored, the local transaction not begun.
+    Half,
+    /// The local transaction has written all, and is not committed.
+    Open,
+    /// The local transaction is committed, and the broker does not know it.
+    Committed,
+}
+
+/// What a process publishes, and with what.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) url: String,
+    pub(crate) database: String,
+    pub(crate) group: String,
+    pub(crate) topic: String,
+}
+
+impl Job {
+    /// Starts a process that publishes this body, and returns when it is there. It answers no
+    /// question of a broker.
+    pub(crate) fn start_to(&self, place: Place, body: &str) -> Process {
+        let Self { url, database, group, topic } = self;
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .env(VARIABLE, format!("{url} {database} {group} {topic} {body} {place:?}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = child.stdout.take().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        let process = Process(child);
+        assert_eq!(line.trim(), "there", "it did not get there");
+        process
+    }
+
+    /// Publishes in a process that is killed there.
+    pub(crate) fn kill_at(&self, place: Place, body: &str) {
+        self.start_to(place, body).kill();
+    }
+}
+
+/// A process; killed when dropped.
+pub(crate) struct Process(Child);
+
+impl Process {
+    pub(crate) fn kill(mut self) {
+        assert!(self.0.try_wait().unwrap().is_none(), "it ended before");
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Publishes, if this process was started for that. Returns whether it was.
+pub(crate) fn was_child() -> bool {
+    let Ok(text) = std::env::var(VARIABLE) else { return false };
+    let words: Vec<&str> = text.split(' ').collect();
+    let [url, database, group, topic, body, place] = words[..] else { panic!("{text}") };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(publish(url, database, group, topic, body, place));
+    true
+}
+
+async fn publish(url: &str, database: &str, group: &str, topic: &str, body: &str, place: &str) {
+    let local = Local::open(database, group).await;
+    let mute = |_| async { Err(Error::new(ErrorKind::Store, "mute")) };
+    let broker = RocketmqBroker::from_url(url).unwrap();
+    let publisher = broker.transactions(group, &[topic], mute).await.unwrap();
+    let message = Message::new(body.to_owned());
+    let run = |id: TransactionId| async move {
+        stay_if(place == "Half").await;
+        let mut open = local.begin(body).await;
+        if place == "Open" {
+            local.record(&mut open, id.as_str()).await;
+            stay_if(true).await;
+        }
+        local.commit(open, id.as_str()).await?;
+        stay_if(place == "Committed").await;
+        Ok::<_, Error>(Decision::Committed)
+    };
+    publisher.publish(topic, &message, run).await.unwrap();
+}
+
+async fn stay_if(here: bool) {
+    if here {
+        let mut out = std::io::stdout();
+        writeln!(out, "there").unwrap();
+        out.flush().unwrap();
+        std::future::pending::<()>().await;
+    }
+}
