@@ -139,8 +139,9 @@ impl TransactionalPublisher {
     /// `local` gets the id to commit together with the transaction (`Decisions::commit`). Its
     /// word alone commits nothing: what counts is the note.
     ///
-    /// `Ok` means that the transaction is committed and that the message appears: usually at
-    /// once, and with the broker's next question if it could not be told.
+    /// `Ok` means that `local` said so and the database agrees: the message appears, usually at
+    /// once. Where the database or the broker could not be reached any more it is left to the
+    /// broker's next question, and appears then if the transaction is committed.
     ///
     /// Not cancel safe, but nothing becomes inconsistent: dropped or panicking, it leaves the
     /// message to the broker's question.
