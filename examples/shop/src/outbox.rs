@@ -62,7 +62,16 @@ pub async fn add_orders(pool: &PgPool, count: i64) -> Result<(), Error> {
     Ok(())
 }
 
-/// The last number that was used.
+/// The number of the last event.
+///
+/// # Errors
+/// The database does not answer.
+pub async fn last_number(pool: &PgPool) -> Result<Option<i64>, Error> {
+    let text = "SELECT split_part(message_id, '/', 2)::bigint FROM outbox ORDER BY position DESC LIMIT 1";
+    Ok(sqlx::query_scalar(text).fetch_optional(pool).await?)
+}
+
+/// The last position, behind which numbers are new.
 ///
 /// # Errors
 /// The database does not answer.
