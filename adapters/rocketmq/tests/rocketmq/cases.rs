@@ -79,7 +79,7 @@ async fn rm4() {
     let consumer = Consumer::new(group.as_str(), broker().queues(4))
         .topic(topic.as_str())
         .ordering(Ordering::Ordered)
-        .retry(ladder("500ms 500ms dead-letter"))
+        .retry(ladder("3s 3s dead-letter"))
         .unguarded(logging(&log, |_, message: Message| async move {
             if message.body() == b"a0" { Err(Failure::system("busy")) } else { Ok(()) }
         }));
@@ -291,9 +291,13 @@ async fn kd3() {
         publisher.publish(&topic, &Message::new("same body")).await.unwrap();
     }
     until("both have run to the end", secs(20), async || log.len() == 6).await;
-    sleep(millis(500)).await;
+    let mut dead = Vec::new();
+    until("two dead letters", secs(30), async || {
+        dead = read_all(&broker(), &format!("%DLQ%{group}")).await;
+        dead.len() >= 2
+    })
+    .await;
     running.stop().await;
-    let dead = read_all(&broker(), &format!("%DLQ%{group}")).await;
     let ids: BTreeSet<_> =
         dead.iter().filter_map(|letter| letter.headers().get_str(header::DEAD_LETTER)).collect();
     assert_eq!((log.len(), dead.len(), ids.len()), (6, 2, 2));

@@ -87,8 +87,9 @@ async fn leaving() {
         ))
     };
     let (first, second, third) = (Log::default(), Log::default(), Log::default());
-    let running = Running::start(consumer(&first)).await;
+    consumer(&first).plan().await.unwrap();
     publish(&topic, numbers(300)).await;
+    let running = Running::start(consumer(&first)).await;
     until("some are done", secs(20), async || first.len() > 20).await;
     running.stop().await;
     let running = Running::start(consumer(&second)).await;
