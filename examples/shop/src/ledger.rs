@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use sqlx::PgPool;
 
-use crate::settings::CONSUMER;
+use crate::settings::{CONSUMER, TOPIC};
 use crate::{Error, database};
 
 const LOST: &str = "SELECT count(DISTINCT order_id) FROM outbox
@@ -59,8 +59,8 @@ async fn number(pool: &PgPool, sql: &'static str) -> Result<i64, Error> {
 async fn apart(pool: &PgPool) -> Result<(i64, i64), Error> {
     let text = "SELECT
         (SELECT count(*) FROM ledger WHERE order_id NOT IN
-          (SELECT key_text FROM oncemq_inbox WHERE consumer = $1)),
-        (SELECT count(*) FROM oncemq_inbox WHERE consumer = $1 AND key_text NOT IN
+          (SELECT key_text FROM oncemq_inbox WHERE consumer = $1 AND kind = $2)),
+        (SELECT count(*) FROM oncemq_inbox WHERE consumer = $1 AND kind = $2 AND key_text NOT IN
           (SELECT order_id FROM ledger))";
-    Ok(sqlx::query_as(text).bind(CONSUMER).fetch_one(pool).await?)
+    Ok(sqlx::query_as(text).bind(CONSUMER).bind(TOPIC).fetch_one(pool).await?)
 }
