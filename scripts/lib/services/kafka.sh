@@ -7,8 +7,6 @@ kafka_version=${ONCEMQ_KAFKA_VERSION:-4.2.2}
 # The version that Kafka is built with. It brings all of it but the bridge, without
 # which it logs nothing.
 kafka_log4j_version=2.25.5
-# In the locale C, Java does not find files whose path has other letters.
-kafka_locale=LC_ALL=C.UTF-8
 
 kafka_ports() {
   echo kafka=21092 sasl=21093 tls=21094 sasl_tls=21095 controller=21096
@@ -19,32 +17,10 @@ kafka_install() {
   missing_packages java=default-jre-headless mvn=maven openssl=openssl
 }
 
+kafka_jars() { maven_jars kafka "$kafka_version"; }
+
 kafka_fetch() {
-  [ -d "$(kafka_jars)" ] || alone kafka_fetch_jars
-}
-
-# The same for every instance.
-kafka_jars() { echo "$root/tools/kafka-$kafka_version"; }
-
-# Fills a directory beside its place and moves it there when it is whole. What an
-# interrupted run has downloaded is in Maven's own store, and is checked there.
-kafka_fetch_jars() {
-  local jars new
-  jars=$(kafka_jars)
-  new=$jars.new
-  [ ! -d "$jars" ] || return 0
-  echo "fetching kafka $kafka_version"
-  rm -rf "$new"
-  mkdir -p "$new"
-  kafka_project >"$new/pom.xml"
-  try_thrice env "$kafka_locale" mvn -B -C -Dstyle.color=never -f "$new/pom.xml" \
-    org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
-    -DincludeScope=runtime -DoutputDirectory="$new" >"$root/tools/kafka.log" 2>&1 </dev/null || {
-    echo "Maven could not fetch kafka $kafka_version; $root/tools/kafka.log says:" >&2
-    grep -m 2 ERROR "$root/tools/kafka.log" >&2
-    return 1
-  }
-  mv "$new" "$jars"
+  [ -d "$(kafka_jars)" ] || alone maven_fetch kafka "$kafka_version"
 }
 
 kafka_project() {
@@ -82,7 +58,7 @@ kafka_start() {
 # Without the second compiler it is ready in half the time and busy for half as
 # long. Benchmarks, which write through to the disk, want the faster code.
 kafka_java() {
-  printf '%s\n' env "$kafka_locale" java -Xms64m -Xmx256m -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError \
+  printf '%s\n' env "$java_locale" java -Xms64m -Xmx256m -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError \
     -Dlog4j2.configurationFile=log4j2.properties -cp "$(kafka_jars)/*"
   [ "${ONCEMQ_DURABLE:-0}" != 0 ] || echo -XX:TieredStopAtLevel=1
 }

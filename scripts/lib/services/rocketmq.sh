@@ -2,8 +2,6 @@
 # RocketMQ: a name server and one broker.
 
 rocketmq_version=5.5.0
-# In the locale C, Java does not find files whose path has other letters.
-rocketmq_locale=LC_ALL=C.UTF-8
 
 # The broker also listens two below its own port, whatever its settings say.
 rocketmq_ports() {
@@ -14,34 +12,10 @@ rocketmq_install() {
   missing_packages java=default-jre-headless mvn=maven openssl=openssl
 }
 
+rocketmq_jars() { maven_jars rocketmq "$rocketmq_version"; }
+
 rocketmq_fetch() {
-  [ -d "$(rocketmq_jars)" ] || alone rocketmq_fetch_jars
-}
-
-# The same for every instance.
-rocketmq_jars() { echo "$root/tools/rocketmq-$rocketmq_version"; }
-
-# Fills a directory beside its place and moves it there when it is whole. What an
-# interrupted run has downloaded is in Maven's own store, and is checked there.
-rocketmq_fetch_jars() {
-  local jars new
-  jars=$(rocketmq_jars)
-  new=$jars.new
-  [ ! -d "$jars" ] || return 0
-  echo "fetching rocketmq $rocketmq_version"
-  rm -rf "$new"
-  mkdir -p "$new"
-  rocketmq_project >"$new/pom.xml"
-  try_thrice env "$rocketmq_locale" mvn -B -C -Dstyle.color=never -f "$new/pom.xml" \
-    org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
-    -DincludeScope=runtime -DoutputDirectory="$new" >"$root/tools/rocketmq.log" 2>&1 </dev/null || {
-    echo "Maven could not fetch rocketmq $rocketmq_version; $root/tools/rocketmq.log says:" >&2
-    grep -m 2 ERROR "$root/tools/rocketmq.log" >&2
-    return 1
-  }
-  # Native parts for other systems.
-  rm -f "$new"/*osx* "$new"/*windows*
-  mv "$new" "$jars"
+  [ -d "$(rocketmq_jars)" ] || alone maven_fetch rocketmq "$rocketmq_version"
 }
 
 rocketmq_project() {
@@ -91,7 +65,7 @@ rocketmq_start() {
 # Without the second compiler it is ready in half the time and busy for half as
 # long. Benchmarks, which write through to the disk, want the faster code.
 rocketmq_java() {
-  printf '%s\n' env "$rocketmq_locale" "ROCKETMQ_HOME=$dir" java -XX:+UseSerialGC -XX:-UsePerfData \
+  printf '%s\n' env "$java_locale" "ROCKETMQ_HOME=$dir" java -XX:+UseSerialGC -XX:-UsePerfData \
     -Duser.home="$dir/home" -Drmq.logback.configurationFile="$dir/logback.xml" \
     -Dtls.config.file="$dir/tls.properties" -Dtls.test.mode.enable=false \
     --add-exports=java.base/jdk.internal.ref=ALL-UNNAMED --add-opens=java.base/java.nio=ALL-UNNAMED \
@@ -212,7 +186,7 @@ END
 # rocketmq_tool NAME: writes a program for tests. `admin COMMAND ...` is the server's own tool;
 # `namesrv kill` and `namesrv start` do it to the name server alone.
 rocketmq_tool() {
-  local java word
+  local java
   mapfile -t java < <(rocketmq_java "$1")
   {
     echo '#!/bin/sh'
