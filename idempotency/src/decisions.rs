@@ -221,6 +221,12 @@ fn stored(id: &str) -> Result<Value, Error> {
 }
 
 impl<DB: Dialect> Expires for Inner<DB> {
+    type DB = DB;
+
+    fn pool(&self) -> &Pool<DB> {
+        &self.pool
+    }
+
     fn batch(&self) -> u32 {
         self.batch
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use oncemq_core::Error;
+use sqlx::Pool;
 use tokio::sync::oneshot;
 
 use crate::dialect::{Dialect, Value};
@@ -37,17 +38,16 @@ impl<DB: Dialect> Inbox<DB> {
     }
 }
 
-/// Looks after an inbox until its last clone is gone or its pool is closed.
-pub(crate) fn keep<DB: Dialect>(inner: &Arc<Inner<DB>>, over: oneshot::Receiver<()>, purges: bool) {
-    let weak = Arc::downgrade(inner);
-    let mut closed = inner.pool.close_event();
+/// Looks after a store until its last clone is gone or its pool is closed.
+pub(crate) fn keep<T: Expires>(store: &Arc<T>, over: oneshot::Receiver<()>, purges: bool) {
+    let weak = Arc::downgrade(store);
+    let mut closed = store.pool().close_event();
     tokio::spawn(async move {
         tokio::select! {
             _ = over => {}
             () = &mut closed => {
-                // Closing a pool waits for all its connections, also for the parked ones.
-                if let Some(inner) = weak.upgrade() {
-                    inner.forget_lanes();
+                if let Some(store) = weak.upgrade() {
+                    store.closing();
                 }
             }
             () = purge(weak.clone(), purges) => {}
@@ -57,6 +57,10 @@ pub(crate) fn keep<DB: Dialect>(inner: &Arc<Inner<DB>>, over: oneshot::Receiver<
 
 /// What has rows that expire.
 pub(crate) trait Expires: Send + Sync + Sized + 'static {
+    type DB: Dialect;
+    fn pool(&self) -> &Pool<Self::DB>;
+    /// The pool is being closed, which waits for all its connections.
+    fn closing(&self) {}
     /// Rows of a step.
     fn batch(&self) -> u32;
     /// Removes one step's worth of expired rows.
@@ -64,6 +68,16 @@ pub(crate) trait Expires: Send + Sync + Sized + 'static {
 }
 
 impl<DB: Dialect> Expires for Inner<DB> {
+    type DB = DB;
+
+    fn pool(&self) -> &Pool<DB> {
+        &self.pool
+    }
+
+    fn closing(&self) {
+        self.forget_lanes();
+    }
+
     fn batch(&self) -> u32 {
         self.batch
     }
@@ -74,7 +88,7 @@ impl<DB: Dialect> Expires for Inner<DB> {
 }
 
 /// Purges for as long as somebody else holds the store.
-pub(crate) async fn purge<T: Expires>(weak: Weak<T>, purges: bool) {
+async fn purge<T: Expires>(weak: Weak<T>, purges: bool) {
     if !purges {
         return std::future::pending().await;
     }

@@ -13,6 +13,7 @@ use crate::acquire::Look;
 use crate::builder::{BATCH, Purge, RETENTION, check_purge};
 use crate::dialect::Dialect;
 use crate::names::Names;
+use crate::purge;
 use crate::schema::{self, DECISIONS};
 
 /// Settings of [`Decisions`].
@@ -100,22 +101,9 @@ impl<DB: Dialect> DecisionsBuilder<DB> {
             names,
             _alive: alive,
         });
-        keep(&inner, over, batch.is_some());
+        purge::keep(&inner, over, batch.is_some());
         Ok(Decisions { inner })
     }
-}
-
-/// Purges until the last clone is gone or the pool is closed.
-fn keep<DB: Dialect>(inner: &Arc<Inner<DB>>, over: oneshot::Receiver<()>, purges: bool) {
-    let weak = Arc::downgrade(inner);
-    let mut closed = inner.pool.close_event();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = over => {}
-            () = &mut closed => {}
-            () = crate::purge::purge(weak, purges) => {}
-        }
-    });
 }
 
 impl<DB: Dialect> fmt::Debug for DecisionsBuilder<DB> {
