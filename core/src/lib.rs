@@ -36,6 +36,7 @@ mod runtime;
 pub mod sim;
 mod source;
 mod trail;
+pub mod url;
 mod watermark;
 
 pub use ack::{Ack, Reject, Retry};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::{Class, Error, ErrorKind};
+use crate::{Class, Error, ErrorKind, url};
 
 /// A ladder of delays and what comes at its end.
 ///
@@ -174,27 +174,11 @@ impl fmt::Display for RetryPolicy {
 }
 
 fn parse_duration(word: &str) -> Result<Duration, Error> {
-    let digits = word.chars().take_while(char::is_ascii_digit).count();
-    let (number, unit) = word.split_at(digits);
-    let scale_ms = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => 0,
-    };
-    number
-        .parse::<u64>()
-        .ok()
-        .and_then(|n| n.checked_mul(scale_ms))
-        .filter(|ms| *ms > 0)
-        .map(Duration::from_millis)
-        .ok_or_else(|| {
-            config(&format!(
-                "{word:?} is not a retry delay; write a whole number above 0 with ms, s, m, h or d, as in 5s"
-            ))
-        })
+    url::duration(word).filter(|delay| !delay.is_zero()).ok_or_else(|| {
+        config(&format!(
+            "{word:?} is not a retry delay; write a whole number above 0 with ms, s, m, h or d, as in 5s"
+        ))
+    })
 }
 
 fn config(message: &str) -> Error {

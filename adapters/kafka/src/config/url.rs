@@ -1,9 +1,7 @@
 //! Reading URLs. Errors name the part that is wrong, never the whole text: it contains the
 //! password.
 
-use std::time::Duration;
-
-use oncemq_core::{Error, ErrorKind};
+use oncemq_core::{Error, ErrorKind, url};
 
 use super::{Config, Start, config};
 
@@ -97,7 +95,7 @@ fn broker(place: &str) -> Result<String, Error> {
 
 fn option_into(name: &str, value: String, parsed: &mut Config) -> Result<(), Error> {
     let wrong = |want: &str| config(format!("{name}={value} in the Kafka URL: {want}"));
-    let time = || duration(&value).ok_or_else(|| wrong("write a time such as 500ms, 30s or 5m"));
+    let time = || url::duration(&value).ok_or_else(|| wrong("write a time such as 500ms, 30s or 5m"));
     let number = || value.parse::<i32>().map_err(|_| wrong("write a number"));
     match name {
         "publish_timeout" => parsed.publish_timeout = time()?,
@@ -122,39 +120,11 @@ fn option_into(name: &str, value: String, parsed: &mut Config) -> Result<(), Err
     Ok(())
 }
 
-fn duration(text: &str) -> Option<Duration> {
-    let split = text.find(|c: char| !c.is_ascii_digit())?;
-    let (number, unit) = text.split_at(split);
-    let number: u64 = number.parse().ok()?;
-    let millis = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return None,
-    };
-    number.checked_mul(millis).map(Duration::from_millis)
-}
-
-/// Turns `%2f` into `/`. `what` names the part in the error, since its text may be secret.
+/// `what` names the part in the error, since its text may be secret.
 fn decode(text: &str, what: &str) -> Result<String, Error> {
-    let wrong =
-        || config(format!("the {what} in the Kafka URL is not percent-encoded UTF-8; write % itself as %25"));
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, tail)) = rest.split_first() {
-        rest = tail;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (hex, tail) = rest.split_at_checked(2).ok_or_else(wrong)?;
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        let value = digit(hex[0]).zip(digit(hex[1])).map(|(high, low)| high * 16 + low);
-        bytes.push(value.and_then(|value| u8::try_from(value).ok()).ok_or_else(wrong)?);
-        rest = tail;
-    }
-    String::from_utf8(bytes).map_err(|_| wrong())
+    url::decode(text).ok_or_else(|| {
+        config(format!("the {what} in the Kafka URL is not percent-encoded UTF-8; write % itself as %25"))
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,64 @@
+//! What the URLs of all brokers are made of, for authors of adapters.
+
+use std::time::Duration;
+
+/// A time such as `500ms`, `30s`, `10m`, `2h` or `1d`: a whole number and its unit. `None` for
+/// anything else, and for more than a clock can hold.
+pub fn duration(text: &str) -> Option<Duration> {
+    let split = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(split);
+    let number: u64 = number.parse().ok()?;
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    number.checked_mul(millis).map(Duration::from_millis)
+}
+
+/// Turns `%2f` into `/`. `None` if a `%` is not followed by two hexadecimal digits, or if the
+/// result is not UTF-8. The text may be a password: an error should name the part, and not show
+/// it.
+pub fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        rest = tail;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let (hex, tail) = rest.split_at_checked(2)?;
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        let value = digit(hex[0])? * 16 + digit(hex[1])?;
+        bytes.push(u8::try_from(value).ok()?);
+        rest = tail;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_number_and_a_unit() {
+        assert_eq!(duration("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(duration("2h"), Some(Duration::from_secs(7200)));
+        assert_eq!(duration("1d"), Some(Duration::from_secs(86_400)));
+        for wrong in ["", "5", "s", "-1s", "1.5s", "5 s", "5S", "99999999999999999d", "5s5"] {
+            assert_eq!(duration(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn escapes_are_two_hexadecimal_digits() {
+        assert_eq!(decode("p%2Fw%40%c3%a9 x").as_deref(), Some("p/w@\u{e9} x"));
+        for wrong in ["%", "%2", "%g0", "a%", "%ff", "%+1"] {
+            assert_eq!(decode(wrong), None, "{wrong:?}");
+        }
+    }
+}
