@@ -114,9 +114,8 @@ impl Producer {
         let Some(queue) = self.choose(topic, &route, record.group.as_deref()) else {
             return self.nowhere(topic).await;
         };
-        failpoint!("rocketmq.before_send");
         let answer = self.cluster.send(&queue, record, sent, patience.left()).await;
-        failpoint!("rocketmq.sent");
+        failpoint!("rocketmq.published");
         self.judge(topic, record, queue, answer)
     }
 
