@@ -13,6 +13,7 @@ pub mod outside;
 pub mod process;
 pub mod proxy;
 pub mod rabbit;
+pub mod rocketmq;
 pub mod scene;
 pub mod service;
 pub mod suite;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::kafka::Kafka;
 use crate::rabbit::Rabbit;
+use crate::rocketmq::Rocketmq;
 use crate::service::Spec;
 
 /// What the broker still owes a service, and what the service gave up.
@@ -17,6 +18,7 @@ pub struct Outside {
 enum Broker {
     Rabbit(Rabbit),
     Kafka(Kafka),
+    Rocketmq(Rocketmq),
 }
 
 impl Outside {
@@ -25,9 +27,10 @@ impl Outside {
     /// # Panics
     /// The server does not answer.
     pub async fn of(spec: &Spec) -> Self {
-        let broker = match spec.broker.starts_with("kafka://") {
-            true => Broker::Kafka(Kafka::connect(spec)),
-            false => Broker::Rabbit(Rabbit::connect(&spec.broker).await),
+        let broker = match spec.broker.split("://").next() {
+            Some("kafka") => Broker::Kafka(Kafka::connect(spec)),
+            Some("rocketmq") => Broker::Rocketmq(Rocketmq::of(spec)),
+            _ => Broker::Rabbit(Rabbit::connect(&spec.broker).await),
         };
         Self { spec: spec.clone(), broker }
     }
@@ -40,6 +43,7 @@ impl Outside {
         match &self.broker {
             Broker::Rabbit(rabbit) => rabbit.all_empty(&self.spec).await,
             Broker::Kafka(kafka) => kafka.all_done(&self.spec).await,
+            Broker::Rocketmq(rocketmq) => rocketmq.all_done(&self.spec).await,
         }
     }
 
@@ -51,6 +55,7 @@ impl Outside {
         match &self.broker {
             Broker::Rabbit(rabbit) => rabbit.ready(&self.spec.dead()).await,
             Broker::Kafka(kafka) => kafka.count(&self.spec.dead()).await,
+            Broker::Rocketmq(rocketmq) => rocketmq.dead(&self.spec).await,
         }
     }
 
@@ -63,6 +68,7 @@ impl Outside {
         match &self.broker {
             Broker::Rabbit(rabbit) => rabbit.dead_letters(&self.spec).await,
             Broker::Kafka(kafka) => kafka.bodies(&self.spec.dead()).await,
+            Broker::Rocketmq(rocketmq) => rocketmq.dead_letters(&self.spec).await,
         }
     }
 
@@ -71,6 +77,7 @@ impl Outside {
         match &self.broker {
             Broker::Rabbit(rabbit) => rabbit.remove(&self.spec).await,
             Broker::Kafka(kafka) => kafka.remove(&self.spec).await,
+            Broker::Rocketmq(rocketmq) => rocketmq.remove(&self.spec).await,
         }
     }
 }

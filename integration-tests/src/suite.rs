@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use oncemq_test_kit::{Server, test_within};
 pub use oncemq_test_kit::{is_long, main, unique, until};
 
-use crate::kafka;
+use crate::{kafka, rocketmq};
 
 /// The brokers that services are tested on. A new one is added here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum BrokerKind {
     RabbitMq,
     /// A server with logs.
     Kafka,
+    /// A server with logs, whose client is built with the feature `rocketmq` only.
+    RocketMq,
 }
 
 /// The stores that services are tested on. A new one is added here.
@@ -33,20 +35,35 @@ pub enum StoreKind {
 }
 
 impl BrokerKind {
+    /// Those that are servers, as far as the service knows them.
+    pub const SERVERS: &[Self] = &[
+        Self::RabbitMq,
+        Self::Kafka,
+        #[cfg(feature = "rocketmq")]
+        Self::RocketMq,
+    ];
+
     /// Its name in names of tests.
     pub fn name(self) -> &'static str {
         match self {
             BrokerKind::Memory => "memory",
             BrokerKind::RabbitMq => "rabbitmq",
             BrokerKind::Kafka => "kafka",
+            BrokerKind::RocketMq => "rocketmq",
         }
     }
 
-    /// What a service is given to reach this server.
+    /// What a service is given to reach this server, with three partitions a topic.
     pub fn service_url(self, server: &str) -> String {
+        self.service_url_with(server, 3)
+    }
+
+    /// The same with so many partitions, where topics have any.
+    pub fn service_url_with(self, server: &str, partitions: u32) -> String {
         match self {
             BrokerKind::Memory | BrokerKind::RabbitMq => server.to_owned(),
-            BrokerKind::Kafka => kafka::url(server, 3),
+            BrokerKind::Kafka => kafka::url(server, partitions),
+            BrokerKind::RocketMq => rocketmq::url(server, partitions),
         }
     }
 }
@@ -86,7 +103,7 @@ where
 pub fn servers(broker: BrokerKind, store: StoreKind) -> Vec<&'static str> {
     let mut servers = match broker {
         BrokerKind::Memory => Vec::new(),
-        BrokerKind::RabbitMq | BrokerKind::Kafka => vec![broker.name()],
+        BrokerKind::RabbitMq | BrokerKind::Kafka | BrokerKind::RocketMq => vec![broker.name()],
     };
     if store == StoreKind::Postgres {
         servers.push("postgres");

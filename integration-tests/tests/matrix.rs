@@ -35,6 +35,17 @@ const BROKERS: &[(BrokerKind, &[&str])] = &[
         BrokerKind::Kafka,
         &["kafka.before_copy", "kafka.published", "kafka.copied", "kafka.before_commit", "kafka.committed"],
     ),
+    #[cfg(feature = "rocketmq")]
+    (
+        BrokerKind::RocketMq,
+        &[
+            "rocketmq.before_copy",
+            "rocketmq.published",
+            "rocketmq.copied",
+            "rocketmq.before_commit",
+            "rocketmq.committed",
+        ],
+    ),
 ];
 
 /// A store and the places in it.
