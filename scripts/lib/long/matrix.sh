@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# A process killed at every failpoint, on every broker and store.
+# A process killed at every failpoint, on RabbitMQ, Kafka and every store.
 
 long_matrix() {
   step build cargo test -p oncemq-integration-tests --test matrix --no-run
