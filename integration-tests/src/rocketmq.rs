@@ -10,9 +10,10 @@ use wire::{Stored, Wire};
 
 use crate::service::Spec;
 
-/// Commits come often, so that a test that dies at one of them has not long to wait. A member
-/// that was killed needs no setting: the broker misses it as soon as its connection is gone.
-const SHORT: &str = "commit_interval=50ms";
+/// Commits come often, so that there are many of them in the traffic of a test that dies at one.
+/// A member that was killed needs no setting: the broker misses it as soon as its connection is
+/// gone.
+const SHORT: &str = "commit_interval=10ms";
 /// Where messages wait for their time, one queue a delay level, those of all groups together.
 const SCHEDULE: &str = "SCHEDULE_TOPIC_XXXX";
 /// A group that every broker has, for tools. Nothing is committed in its name.
