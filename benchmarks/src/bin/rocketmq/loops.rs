@@ -6,15 +6,23 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use oncemq_core::{Consumer, Context, Failure, Message, Shutdown, Topology};
-use rocketmq_client_rust::{ClientRuntime, ClientRuntimeConfig, DefaultLitePullConsumer, TelemetryHandle};
+use rocketmq_client_rust::{
+    ClientResult, ClientRuntime, ClientRuntimeConfig, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus,
+    DefaultLitePullConsumer, DefaultMQPushConsumer, MQPushConsumer, MessageListenerConcurrently,
+    TelemetryHandle,
+};
 use rocketmq_model::common::consumer::consume_from_where::ConsumeFromWhere;
+use rocketmq_model::common::message::message_ext::MessageExt;
 use rocketmq_runtime::{RuntimeConfig, RuntimeOwner};
+use tokio::sync::Notify;
 
 use crate::topic::Topic;
 
 /// How long a handler takes that does not end at once.
 pub(crate) const SLEEP: Duration = Duration::from_millis(100);
 const COMMIT: Duration = Duration::from_millis(500);
+/// Listeners of the push consumer that run at a time.
+const LISTENERS: usize = 64;
 
 /// Who reads the topic.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +31,8 @@ pub(crate) enum Loop {
     Ours { in_flight: usize },
     /// The lite pull consumer, which commits by time.
     Raw,
+    /// The push consumer.
+    Push,
 }
 
 /// What a handler does.
@@ -46,6 +56,7 @@ impl Loop {
         let taken = match self {
             Loop::Ours { in_flight } => ours(topic, &group, in_flight, messages, work).await?,
             Loop::Raw => raw(topic, &group, messages).await?,
+            Loop::Push => push(topic, &group, messages).await?,
         };
         Ok(messages as f64 / taken.as_secs_f64())
     }
@@ -92,7 +103,12 @@ fn runtime() -> Result<Arc<ClientRuntime>, Box<dyn Error>> {
     if let Some((client, _)) = RUNTIME.get() {
         return Ok(client.clone());
     }
-    let owner = RuntimeOwner::plan(RuntimeConfig::for_parallelism("bench", 2))?.build()?;
+    let mut config = RuntimeConfig::for_parallelism("bench", 2);
+    // Where listeners run. Of its own accord the client would run four of them at a time.
+    config.blocking_lane_policies.metadata_io.max_concurrency = LISTENERS;
+    config.blocking_lane_policies.metadata_io.max_queue_depth = 100 * LISTENERS;
+    config.max_blocking_threads += LISTENERS;
+    let owner = RuntimeOwner::plan(config)?.build()?;
     let context = owner.root_context().component("bench");
     let client = ClientRuntime::try_new(context, ClientRuntimeConfig::default(), TelemetryHandle::noop())?;
     Ok(RUNTIME.get_or_init(|| (client, owner)).0.clone())
@@ -128,4 +144,46 @@ async fn raw(topic: &Topic, group: &str, messages: usize) -> Result<Duration, Bo
     // Its end takes seconds and is not measured.
     consumer.shutdown().await;
     Ok(taken)
+}
+
+async fn push(topic: &Topic, group: &str, messages: usize) -> Result<Duration, Box<dyn Error>> {
+    let mut consumer = DefaultMQPushConsumer::builder(runtime()?)
+        .name_server_addr(topic.address.as_str())
+        .consumer_group(group)
+        .consume_from_where(ConsumeFromWhere::ConsumeFromFirstOffset)
+        .consume_thread_min(u32::try_from(LISTENERS)?)
+        .consume_thread_max(u32::try_from(LISTENERS)?)
+        .build();
+    consumer.subscribe(topic.name.as_str(), "*").await?;
+    let listener = Listener { messages, seen: Arc::default(), began: Arc::default(), done: Arc::default() };
+    let (began, done) = (listener.began.clone(), listener.done.clone());
+    consumer.register_message_listener_concurrently(listener);
+    consumer.start().await?;
+    done.notified().await;
+    let taken = began.get().ok_or("no message came")?.elapsed();
+    consumer.shutdown().await;
+    Ok(taken)
+}
+
+/// A listener that is ready at once.
+struct Listener {
+    messages: usize,
+    seen: Arc<AtomicUsize>,
+    began: Arc<OnceLock<Instant>>,
+    done: Arc<Notify>,
+}
+
+impl MessageListenerConcurrently for Listener {
+    fn consume_message(
+        &self,
+        messages: &[&MessageExt],
+        _: &ConsumeConcurrentlyContext,
+    ) -> ClientResult<ConsumeConcurrentlyStatus> {
+        self.began.get_or_init(Instant::now);
+        messages.iter().for_each(|message| drop(std::hint::black_box(message.body())));
+        if self.seen.fetch_add(messages.len(), Relaxed) + messages.len() >= self.messages {
+            self.done.notify_one();
+        }
+        Ok(ConsumeConcurrentlyStatus::ConsumeSuccess)
+    }
 }

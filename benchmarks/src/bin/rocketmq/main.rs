@@ -1,5 +1,5 @@
-//! Our consumer against a loop over the client's lite pull consumer, on the cluster at
-//! `ONCEMQ_ROCKETMQ_URL`.
+//! Our consumer against the client's lite pull consumer and its push consumer, on the cluster
+//! at `ONCEMQ_ROCKETMQ_URL`.
 //!
 //! A topic of four queues is filled once; every round reads it from the beginning as a new
 //! group. The loops take turns, first one and then the other in front, and what is printed is
@@ -26,15 +26,19 @@ const PAIRS: usize = 9;
 /// Our rate over that of a loop that polls the lite pull consumer and commits by time: 200
 /// bytes, a handler that is ready at once.
 const RAW: [&str; 1] = ["rocketmq.raw.ratio"];
+/// The same over the client's push consumer, whose listeners get as many threads as they use.
+const PUSH: [&str; 1] = ["rocketmq.push.ratio"];
 /// The rate of handlers of 100 ms, 200 in flight, over that of 200 which never wait.
 const IN_FLIGHT: [&str; 1] = ["rocketmq.inflight200.ratio"];
 
 fn main() -> ExitCode {
     oncemq_benchmarks::main(|printer| {
-        printer.group(&RAW, || {
-            let value = ratio(100_000)?;
-            Ok(vec![Figure { name: RAW[0], value, unit: "x", floor: Floor::AtLeast(0.9) }])
-        })?;
+        for (names, other, floor) in [(&RAW, Loop::Raw, 0.9), (&PUSH, Loop::Push, 0.0)] {
+            printer.group(names, || {
+                let value = ratio(100_000, other)?;
+                Ok(vec![Figure { name: names[0], value, unit: "x", floor: Floor::AtLeast(floor) }])
+            })?;
+        }
         printer.group(&IN_FLIGHT, || {
             let value = rate(6_000, Loop::Ours { in_flight: 200 }, Work::Sleeping)?;
             let ideal = 200.0 / loops::SLEEP.as_secs_f64();
@@ -44,24 +48,24 @@ fn main() -> ExitCode {
     })
 }
 
-fn ratio(messages: usize) -> Result<f64, Box<dyn Error>> {
+fn ratio(messages: usize, other: Loop) -> Result<f64, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let (topic, started) = (Topic::filled(messages).await?, Instant::now());
-        let (ours, raw) = (Loop::Ours { in_flight: 1_000 }, Loop::Raw);
+        let ours = Loop::Ours { in_flight: 1_000 };
         // Neither the first connection nor the first allocations are what is measured.
         ours.rate(&topic, messages / 10, Work::Ready).await?;
         let mut ratios = Vec::new();
         while ratios.len() < PAIRS && (ratios.is_empty() || started.elapsed() < LATEST) {
-            let (one, other);
+            let (one, two);
             if ratios.len() % 2 == 0 {
                 one = ours.rate(&topic, messages, Work::Ready).await?;
-                other = raw.rate(&topic, messages, Work::Ready).await?;
+                two = other.rate(&topic, messages, Work::Ready).await?;
             } else {
-                other = raw.rate(&topic, messages, Work::Ready).await?;
+                two = other.rate(&topic, messages, Work::Ready).await?;
                 one = ours.rate(&topic, messages, Work::Ready).await?;
             }
-            ratios.push(one / other);
+            ratios.push(one / two);
         }
         Ok(median(ratios))
     })
