@@ -21,7 +21,7 @@ const SERVICE: &str = env!("CARGO_BIN_EXE_service");
 
 fn main() {
     let mut tests = Vec::new();
-    for broker in [BrokerKind::RabbitMq, BrokerKind::Kafka] {
+    for &broker in BrokerKind::SERVERS {
         for store in StoreKind::ALL {
             let mut add = |what: &str, body: fn(Stage) -> Body| {
                 let stage = Stage { broker, store };
@@ -30,7 +30,7 @@ fn main() {
             };
             add("killed_under_load", |s| Box::pin(broker_killed(s)));
             add("stopped_for_20_s", |s| Box::pin(broker_stopped(s)));
-            // A client of Kafka goes to the address that the broker gives it.
+            // Clients of Kafka and RocketMQ go to the address that the broker gives them.
             if broker == BrokerKind::RabbitMq {
                 add("connection_cut", |s| Box::pin(broker_cut(s)));
             }
