@@ -9,6 +9,7 @@
 //! - [`Record`] and [`Unit`]: what a store implements.
 //! - [`Consumer`]: puts them together and runs a [`Handler`].
 //! - [`fate`]: the one table that decides about messages and records.
+//! - [`Watermark`] and [`partitions`]: what the sources of log brokers have in common.
 
 mod ack;
 mod broker;
@@ -26,6 +27,7 @@ mod handler;
 mod health;
 mod key;
 mod message;
+pub mod partitions;
 pub mod plan;
 mod publisher;
 mod record;

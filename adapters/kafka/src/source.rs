@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
-pub(crate) use shared::{Answer, Shared};
+pub(crate) use shared::Shared;
 
 use crate::client::{self, thread};
 use crate::config::Config;
@@ -272,7 +272,7 @@ impl Source for KafkaSource {
         let before = events.len();
         loop {
             // Before the look, so that nothing that comes next is missed.
-            self.shared.register(cx.waker());
+            self.shared.answers.register(cx.waker());
             let (due, wanted) = match self.shared.fill(max, events, &self.settle) {
                 Ok(found) => found,
                 Err(error) => {
@@ -293,7 +293,7 @@ impl Source for KafkaSource {
     }
 
     fn outstanding(&self) -> usize {
-        self.shared.outstanding()
+        self.shared.answers.outstanding()
     }
 
     async fn flush(&mut self, limit: Duration) -> bool {

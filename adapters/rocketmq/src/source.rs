@@ -26,7 +26,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
-pub(crate) use shared::{Answer, Shared};
+pub(crate) use shared::Shared;
 
 use crate::cluster::{Cluster, Member};
 use crate::config::Config;
@@ -47,11 +47,10 @@ pub(crate) fn test_part(
     messages: Vec<crate::client::Stored>,
 ) {
     let mut state = shared.state();
-    let epoch = state.next_epoch();
     let begin = part::Begin { offset, known: false };
-    let mut part = part::Part::new(queue, epoch, begin, Pace::new(1, false), Arc::default());
+    let mut part = part::Part::new(queue, begin, Pace::new(1, false), Arc::default());
     part.fetched(messages);
-    state.add(part);
+    state.parts.add(part);
 }
 
 /// The deliveries of one consumer. Dropped without a close it is a crash: what is out comes
@@ -173,7 +172,7 @@ impl Source for RocketmqSource {
         let before = events.len();
         loop {
             // Before the look, so that nothing that comes next is missed.
-            self.shared.register(cx.waker());
+            self.shared.answers.register(cx.waker());
             let filled = match self.shared.fill(max, events, &self.settle) {
                 Ok(found) => found,
                 Err(error) => {
@@ -200,7 +199,7 @@ impl Source for RocketmqSource {
     }
 
     fn outstanding(&self) -> usize {
-        self.shared.outstanding()
+        self.shared.answers.outstanding()
     }
 
     async fn flush(&mut self, limit: Duration) -> bool {

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use oncemq_core::partitions::Answer;
 use oncemq_core::{Error, ErrorKind, Health, Message, Reject, Retry, Token, failpoint};
 use tokio::sync::mpsc;
 
 use crate::publisher::Producer;
-use crate::source::{Answer, Lane, Shared};
+use crate::source::{Lane, Shared};
 
 /// Copies under way at once.
 const COPIES_MAX: usize = 256;
@@ -76,12 +77,12 @@ pub(crate) async fn run(
                 Tried::Stored(job) => {
                     failing.ended(&job, &shared);
                     shared.copies.fetch_sub(1, SeqCst);
-                    shared.answer(Answer::Done(job.token));
+                    shared.answers.give(Answer::Done(job.token));
                 }
                 Tried::Void(job) => {
                     failing.ended(&job, &shared);
                     shared.copies.fetch_sub(1, SeqCst);
-                    shared.free();
+                    shared.answers.free();
                 }
             },
             job = jobs.recv(), if running.len() < COPIES_MAX => match job {
@@ -135,7 +136,7 @@ async fn attempt(
         tokio::time::sleep(wait).await;
     }
     failpoint!("kafka.before_copy");
-    let lane = shared.state().part(job.token).map(|part| usize::from(part.subscription));
+    let lane = shared.state().parts.of(job.token).map(|part| usize::from(part.subscription));
     let Some(lane) = lane.and_then(|lane| lanes.get(lane)) else { return Tried::Void(job) };
     let stored = match publish(&job, lane, &producer, REASON_MAX).await {
         // The text is what can be spared.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use oncemq_core::partitions::Assignment;
 use oncemq_core::{Error, ErrorKind, failpoint};
 use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -37,8 +38,7 @@ pub(crate) struct Committer {
 
 /// A commit of one partition, and which one it was.
 struct Due {
-    place: usize,
-    epoch: u64,
+    which: Assignment,
     topic: Arc<str>,
     number: i32,
     commit: Commit,
@@ -84,10 +84,10 @@ impl Committer {
         let mut list = TopicPartitionList::with_capacity(due.len());
         for one in &due {
             let mut element = list.add_partition(&one.topic, one.number);
-            if element.set_offset(Offset::Offset(one.commit.offset)).is_err() {
+            if element.set_offset(Offset::Offset(one.commit.point.offset)).is_err() {
                 return;
             }
-            element.set_metadata(one.commit.note.write(&self.cluster, one.commit.offset));
+            element.set_metadata(one.commit.note.write(&self.cluster, one.commit.point.offset));
         }
         self.runtime.block_on(async {
             failpoint!("kafka.before_commit");
@@ -105,11 +105,9 @@ impl Committer {
     fn due(&self) -> Vec<Due> {
         let mut state = self.shared.settled();
         state.answered();
-        let due = state.parts.iter().enumerate().filter_map(|(place, part)| {
-            let part =
-                part.as_ref().filter(|part| part.member == self.member && part.stage != Stage::Done)?;
-            let commit = part.commit()?;
-            Some(Due { place, epoch: part.epoch, topic: part.topic.clone(), number: part.number, commit })
+        let ours = state.parts.iter().filter(|(_, part)| part.member == self.member);
+        let due = ours.filter(|(_, part)| part.stage != Stage::Done).filter_map(|(which, part)| {
+            Some(Due { which, topic: part.topic.clone(), number: part.number, commit: part.commit()? })
         });
         due.collect()
     }
@@ -117,14 +115,13 @@ impl Committer {
     fn applied(&self, due: Vec<Due>) {
         let mut state = self.shared.state();
         for one in due {
-            let part = state.parts.get_mut(one.place).and_then(Option::as_mut);
-            if let Some(part) = part.filter(|part| part.epoch == one.epoch) {
+            if let Some(part) = state.parts.get_mut(one.which) {
                 part.committed(one.commit);
             }
         }
         drop(state);
         // More may be handed out now.
-        self.shared.wake();
+        self.shared.answers.wake();
     }
 
     /// A refusal tells that the group has gone on without this member, or that nobody

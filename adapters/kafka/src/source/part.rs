@@ -1,9 +1,10 @@
 //! One partition, while it is ours.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use oncemq_core::partitions::{Point, Progress};
 use oncemq_core::{Message, Origin, Watermark};
 use tokio::time::Instant;
 
@@ -26,28 +27,16 @@ pub(crate) struct Part {
     rung: Option<Duration>,
     /// Broker and topic of its messages.
     origin: Origin,
-    /// The assignment; answers of older ones are void.
-    pub(crate) epoch: u64,
     pub(crate) stage: Stage,
     /// The client was told to fetch nothing of it.
     pub(crate) paused: bool,
-    mark: Watermark,
+    pub(crate) progress: Progress,
     /// The offset of the last commit; none if the group has committed nothing here.
     committed: Option<i64>,
     /// What that commit said beside.
     told: Note,
     /// Fetched and not handed out yet.
     fetched: VecDeque<Record>,
-    /// Given back, to be handed out again, by offset.
-    again: BTreeMap<i64, Held>,
-    /// Waits for its time.
-    held: BTreeMap<(Instant, i64), Held>,
-    /// Deliveries that are out.
-    out: usize,
-    /// Messages handed out beyond the last commit.
-    ahead: usize,
-    /// So many messages from here on may have been handed out before.
-    suspects: usize,
     /// The least reach of a commit.
     reach_min: usize,
     /// Whether every step of the watermark is worth a commit.
@@ -67,13 +56,6 @@ pub(crate) enum Stage {
     Committing { deadline: Instant },
     /// It can be let go.
     Done,
-}
-
-/// A message that waits here.
-#[derive(Debug)]
-struct Held {
-    message: Message,
-    redelivered: bool,
 }
 
 /// Where a partition begins.
@@ -115,7 +97,7 @@ pub(crate) struct Pace {
 }
 
 impl Part {
-    pub(crate) fn new(place: &Place, number: i32, epoch: u64, begin: Begin, pace: Pace) -> Self {
+    pub(crate) fn new(place: &Place, number: i32, begin: Begin, pace: Pace) -> Self {
         let reach_min = pace.in_flight.saturating_mul(2).clamp(64, REACH_MAX);
         let (committed, told) = match begin.committed {
             None => (None, Note::default()),
@@ -123,6 +105,7 @@ impl Part {
             Some(None) => (Some(begin.offset), Note { reach: reach_min, ..Note::default() }),
             Some(Some(note)) => (Some(begin.offset), note),
         };
+        let mark = Watermark::new(begin.offset).with_finished(told.finished.clone());
         Self {
             origin: Origin::new("kafka", place.topic.clone()),
             topic: place.topic.clone(),
@@ -130,18 +113,12 @@ impl Part {
             subscription: place.subscription,
             member: Member::of(place.rung),
             rung: place.rung,
-            epoch,
             stage: Stage::Opening,
             paused: false,
-            mark: Watermark::new(begin.offset).with_finished(told.finished.clone()),
-            suspects: if told.clean { 0 } else { told.reach },
+            progress: Progress::new(mark, if told.clean { 0 } else { told.reach }),
             committed,
             told,
             fetched: VecDeque::new(),
-            again: BTreeMap::new(),
-            held: BTreeMap::new(),
-            out: 0,
-            ahead: 0,
             reach_min,
             commit_each: pace.commit_each,
         }
@@ -161,19 +138,15 @@ impl Part {
         self.fetched.len()
     }
 
-    pub(crate) fn out(&self) -> usize {
-        self.out
-    }
-
     /// Whether it cannot go on for a while, whatever room there is and whatever is committed:
     /// its next message waits for its time, or too much waits for one that does not finish.
     pub(crate) fn is_stuck(&self, now: SystemTime) -> bool {
-        self.mark.len() >= REACH_MAX || self.due(now).is_some()
+        self.progress.mark().len() >= REACH_MAX || self.due(now).is_some()
     }
 
     /// Whether nothing more may be handed out before a commit.
     fn is_ahead(&self) -> bool {
-        self.ahead >= self.told.reach
+        self.progress.ahead() >= self.told.reach
     }
 
     /// How long the next fetched message still has to wait.
@@ -192,18 +165,12 @@ impl Part {
         if self.stage != Stage::Held {
             return None;
         }
-        if let Some((_, held)) = self.again.pop_first() {
-            self.out += 1;
-            return Some((held.message, held.redelivered));
+        if let Some(again) = self.progress.again() {
+            return Some(again);
         }
         while !self.is_ahead() && self.due(now).is_none() {
             let record = self.fetched.pop_front()?;
-            let wanted = self.mark.begin(record.offset);
-            let suspect = self.suspects > 0;
-            self.suspects = self.suspects.saturating_sub(1);
-            self.ahead += 1;
-            if wanted {
-                self.out += 1;
+            if let Some(suspect) = self.progress.begin(record.offset) {
                 return Some((record.into_message(&self.origin, self.number), suspect));
             }
         }
@@ -215,72 +182,42 @@ impl Part {
         if self.stage != Stage::Held {
             return None;
         }
-        let held = self.held.keys().next().map(|(due, _)| *due);
         let rung = self.due(clock).map(|wait| now + wait);
-        held.into_iter().chain(rung).min()
-    }
-
-    /// Hands out again whose time has come.
-    pub(crate) fn promote(&mut self, now: Instant) {
-        while let Some(entry) = self.held.first_entry().filter(|entry| entry.key().0 <= now) {
-            let offset = entry.key().1;
-            self.again.insert(offset, entry.remove());
-        }
-    }
-
-    /// A delivery is done.
-    pub(crate) fn finish(&mut self, offset: i64) {
-        self.out = self.out.saturating_sub(1);
-        self.mark.finish(offset);
-    }
-
-    /// A delivery comes back, at once or at its time.
-    pub(crate) fn back(&mut self, offset: i64, message: Message, redelivered: bool, due: Option<Instant>) {
-        self.out = self.out.saturating_sub(1);
-        match due {
-            Some(due) => drop(self.held.insert((due, offset), Held { message, redelivered })),
-            // Given back: it may have been run.
-            None => drop(self.again.insert(offset, Held { message, redelivered: true })),
-        }
+        self.progress.next_due().into_iter().chain(rung).min()
     }
 
     /// Whether a commit is worth a request of its own, before its time.
     pub(crate) fn wants_commit(&self) -> bool {
-        let finished = self.ahead.saturating_sub(self.mark.len());
+        let mark = self.progress.mark();
         self.stage == Stage::Opening
-            || self.commit_each && self.committed.is_some_and(|offset| offset < self.mark.committable())
-            || self.is_ahead() && self.mark.len() < REACH_MAX
-            || finished > self.told.reach / 2
+            || self.commit_each && self.committed.is_some_and(|offset| offset < mark.committable())
+            || self.is_ahead() && mark.len() < REACH_MAX
+            || self.progress.finished() > self.told.reach / 2
     }
 
     /// The offset to commit and what to say with it, if there is news.
     pub(crate) fn commit(&self) -> Option<Commit> {
         let last = matches!(self.stage, Stage::Committing { .. });
-        let (offset, unfinished) = (self.mark.committable(), self.mark.len());
-        let progress = self.ahead.saturating_sub(unfinished);
-        let reach = unfinished.saturating_add(progress.max(self.reach_min).saturating_mul(2)).min(REACH_MAX);
+        let (progress, point) = (&self.progress, self.progress.point());
+        let room = progress.finished().max(self.reach_min).saturating_mul(2);
+        let reach = point.unfinished.saturating_add(room).min(REACH_MAX);
         let note = Note {
-            clean: last && self.out == 0,
-            reach: if last { self.ahead.max(self.suspects) } else { reach },
-            finished: self.mark.finished().collect(),
+            clean: last && progress.out() == 0,
+            reach: if last { progress.ahead().max(progress.suspects()) } else { reach },
+            finished: progress.mark().finished().collect(),
         };
-        let same = self.committed == Some(offset)
+        let same = self.committed == Some(point.offset)
             && self.told.clean == note.clean
             && self.told.finished == note.finished
             && !(self.is_ahead() && note.reach > self.told.reach);
-        (!same || self.stage == Stage::Opening).then_some(Commit {
-            offset,
-            note,
-            unfinished,
-            ahead: self.ahead,
-        })
+        (!same || self.stage == Stage::Opening).then_some(Commit { point, note })
     }
 
     /// The broker has this commit.
     pub(crate) fn committed(&mut self, commit: Commit) {
-        self.committed = Some(commit.offset);
+        self.committed = Some(commit.point.offset);
         self.told = commit.note;
-        self.ahead = self.ahead.saturating_sub(commit.ahead) + commit.unfinished;
+        self.progress.committed(commit.point);
         if self.stage == Stage::Opening {
             self.stage = Stage::Held;
         }
@@ -289,39 +226,23 @@ impl Part {
     /// The lowest offset that the client has not given yet.
     pub(crate) fn position(&self) -> i64 {
         let last = self.fetched.back().map(|record| record.offset);
-        last.map_or(self.mark.next(), |offset| offset + 1)
+        last.map_or(self.progress.mark().next(), |offset| offset + 1)
     }
 
-    /// The partition has another history now: everything begins at this offset, and answers
-    /// for the old one are void.
-    pub(crate) fn start_again(&mut self, offset: i64, epoch: u64) {
-        self.epoch = epoch;
-        self.mark = Watermark::new(offset);
+    /// The partition has another history now: everything begins at this offset.
+    pub(crate) fn start_again(&mut self, offset: i64) {
+        self.progress = Progress::new(Watermark::new(offset), 0);
         self.fetched.clear();
-        self.again.clear();
-        self.held.clear();
-        (self.out, self.ahead, self.suspects) = (0, 0, 0);
         self.committed = None;
         if self.stage == Stage::Held {
             self.stage = Stage::Opening;
         }
-    }
-
-    /// Everything below is gone from the log.
-    pub(crate) fn skip_to(&mut self, offset: i64) {
-        self.again.retain(|kept, _| *kept >= offset);
-        self.held.retain(|(_, kept), _| *kept >= offset);
-        self.mark.skip_to(offset);
     }
 }
 
 /// A commit of one partition.
 #[derive(Debug, Clone)]
 pub(crate) struct Commit {
-    pub(crate) offset: i64,
+    pub(crate) point: Point,
     pub(crate) note: Note,
-    /// Messages from the offset on that had been handed out.
-    unfinished: usize,
-    /// Messages handed out beyond the commit before.
-    ahead: usize,
 }

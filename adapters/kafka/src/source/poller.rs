@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use oncemq_core::Health;
+use oncemq_core::partitions::Assignment;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
@@ -50,7 +51,7 @@ pub(crate) struct Poller {
     /// The most messages that are fetched and not handed out.
     pub(crate) buffer_max: usize,
     pub(crate) reader: Reader,
-    pub(crate) batch: Vec<(usize, Record)>,
+    pub(crate) batch: Vec<(Assignment, Record)>,
     pub(crate) probed: Option<Instant>,
 }
 
@@ -104,8 +105,8 @@ impl Poller {
 
     fn take(&mut self, record: &BorrowedMessage<'_>) {
         // Of a partition that has left something may still be in the client.
-        if let Some(place) = self.rebalance.index().find(record.topic(), record.partition()) {
-            self.batch.push((place, self.reader.read(record)));
+        if let Some(which) = self.rebalance.index().find(record.topic(), record.partition()) {
+            self.batch.push((which, self.reader.read(record)));
         }
     }
 
@@ -114,13 +115,13 @@ impl Poller {
             return;
         }
         let mut state = self.shared.state();
-        for (place, record) in self.batch.drain(..) {
-            if let Some(part) = state.parts.get_mut(place).and_then(Option::as_mut) {
+        for (which, record) in self.batch.drain(..) {
+            if let Some(part) = state.parts.get_mut(which) {
                 part.fetched(record);
             }
         }
         drop(state);
-        self.shared.wake();
+        self.shared.answers.wake();
         if self.probed.is_some() {
             self.found();
         }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use oncemq_core::partitions::{Assignment, Assignments};
 use oncemq_core::{Event, Health, Scope};
 use rdkafka::consumer::{Consumer, RebalanceProtocol};
 use rdkafka::error::KafkaResult;
@@ -46,7 +47,7 @@ pub(crate) struct Rebalance {
 
 /// What leaves, and whether the client waits to hear that it has.
 struct Leaving {
-    places: Vec<usize>,
+    parts: Vec<Assignment>,
     list: Option<Vec<Partition>>,
 }
 
@@ -141,8 +142,7 @@ impl Rebalance {
         assign(client, &assigned)?;
         let mut state = shared.state();
         for (place, number, begin) in begins {
-            let epoch = state.next_epoch();
-            state.add(Part::new(place, number, epoch, begin, self.pace));
+            state.parts.add(Part::new(place, number, begin, self.pace));
         }
         self.index.renew(self.member, &state.parts);
         Ok(())
@@ -160,8 +160,8 @@ impl Rebalance {
         let deadline = Instant::now() + if lost { Duration::ZERO } else { self.config.revoke_timeout };
         let leaves =
             |part: &Part| list.iter().any(|(topic, number)| part.number == *number && **topic == *part.topic);
-        let places = start_leaving(shared, deadline, leaves);
-        self.leaving = Some(Leaving { places, list: Some(list) });
+        let parts = start_leaving(shared, deadline, leaves);
+        self.leaving = Some(Leaving { parts, list: Some(list) });
         if lost {
             self.give_up(shared);
         }
@@ -170,8 +170,8 @@ impl Rebalance {
     /// Lets everything go, because the consumer ends: it has waited for what runs already.
     pub(crate) fn leave_all(&mut self, shared: &Shared) {
         if self.leaving.is_none() {
-            let places = start_leaving(shared, Instant::now(), |part| part.member == self.member);
-            self.leaving = Some(Leaving { places, list: None });
+            let parts = start_leaving(shared, Instant::now(), |part| part.member == self.member);
+            self.leaving = Some(Leaving { parts, list: None });
         }
     }
 
@@ -186,8 +186,8 @@ impl Rebalance {
         }
         let Some(left) = self.leaving.take() else { return };
         let mut state = shared.state();
-        for place in left.places {
-            state.parts[place] = None;
+        for which in left.parts {
+            state.parts.remove(which);
         }
         self.index.renew(self.member, &state.parts);
         drop(state);
@@ -203,10 +203,10 @@ impl Rebalance {
         let Some(leaving) = &self.leaving else { return true };
         let (now, mut asked, mut done) = (Instant::now(), false, true);
         let mut state = shared.settled();
-        for place in &leaving.places {
-            let Some(part) = state.parts.get_mut(*place).and_then(Option::as_mut) else { continue };
+        for which in &leaving.parts {
+            let Some(part) = state.parts.get_mut(*which) else { continue };
             match part.stage {
-                Stage::Leaving { deadline } if part.out() == 0 || now >= deadline => {
+                Stage::Leaving { deadline } if part.progress.out() == 0 || now >= deadline => {
                     part.stage = Stage::Committing { deadline: now.max(deadline) + COMMIT };
                     asked = true;
                 }
@@ -226,8 +226,8 @@ impl Rebalance {
     fn give_up(&mut self, shared: &Shared) {
         let Some(leaving) = &self.leaving else { return };
         let mut state = shared.state();
-        for place in &leaving.places {
-            if let Some(part) = state.parts.get_mut(*place).and_then(Option::as_mut) {
+        for which in &leaving.parts {
+            if let Some(part) = state.parts.get_mut(*which) {
                 part.stage = Stage::Done;
             }
         }
@@ -238,11 +238,11 @@ impl Rebalance {
     pub(crate) fn mend_positions(&mut self, client: &Client, shared: &Shared) -> KafkaResult<()> {
         let held: Vec<_> = {
             let state = shared.state();
-            let ours = state.held().filter(|part| part.member == self.member);
-            ours.map(|part| (part.topic.clone(), part.number, part.epoch, part.position())).collect()
+            let ours = state.parts.iter().filter(|(_, part)| part.member == self.member);
+            ours.map(|(which, part)| (which, part.topic.clone(), part.number, part.position())).collect()
         };
         let mut found = false;
-        for (topic, number, epoch, position) in held {
+        for (which, topic, number, position) in held {
             let (mut low, mut high) = bounds(client, &topic, number)?;
             if position > high {
                 // A broker that has just started may not know yet how far it had come.
@@ -254,11 +254,15 @@ impl Rebalance {
             }
             found = true;
             let mut state = shared.state();
-            let next = state.next_epoch();
-            if let Some(part) = state.held_mut().find(|part| part.epoch == epoch) {
+            if let Some(part) = state.parts.get_mut(which) {
                 // Beyond the end the partition was made anew or cut: what is there has another
                 // history, and begins at its beginning.
-                if position < low { part.skip_to(low) } else { part.start_again(low, next) }
+                if position < low {
+                    part.progress.skip_to(low);
+                } else {
+                    part.start_again(low);
+                    self.renew(&mut state.parts, which);
+                }
             }
             state.tell(Event::Gap {
                 topic: topic.to_string(),
@@ -268,7 +272,7 @@ impl Rebalance {
                 to: low,
             });
             drop(state);
-            shared.wake();
+            shared.answers.wake();
             begin_again(client, shared, self.member, Some((&topic, number)))?;
         }
         if !found {
@@ -276,6 +280,14 @@ impl Rebalance {
             begin_again(client, shared, self.member, None)?;
         }
         Ok(())
+    }
+
+    /// Makes answers for what a partition was before void.
+    fn renew(&mut self, parts: &mut Assignments<Part>, which: Assignment) {
+        let Some(next) = parts.renew(which) else { return };
+        let leaving = self.leaving.iter_mut().flat_map(|leaving| &mut leaving.parts);
+        leaving.filter(|one| **one == which).for_each(|one| *one = next);
+        self.index.renew(self.member, parts);
     }
 }
 
@@ -302,21 +314,20 @@ fn begin_again(
     assign(client, &list)
 }
 
-fn start_leaving(shared: &Shared, deadline: Instant, leaves: impl Fn(&Part) -> bool) -> Vec<usize> {
+fn start_leaving(shared: &Shared, deadline: Instant, leaves: impl Fn(&Part) -> bool) -> Vec<Assignment> {
     let mut state = shared.state();
-    let (mut places, mut scope) = (Vec::new(), Vec::new());
-    for (place, part) in state.parts.iter_mut().enumerate() {
-        let Some(part) = part.as_mut().filter(|part| leaves(part)) else { continue };
+    let (mut leaving, mut scope) = (Vec::new(), Vec::new());
+    for (which, part) in state.parts.iter_mut().filter(|(_, part)| leaves(part)) {
         part.stage = Stage::Leaving { deadline };
-        places.push(place);
+        leaving.push(which);
         scope.push((part.topic.to_string(), part.number));
     }
     if !scope.is_empty() {
         state.tell(Event::Revoking { scope: Scope::Partitions(scope), deadline });
     }
     drop(state);
-    shared.wake();
-    places
+    shared.answers.wake();
+    leaving
 }
 
 /// The first offset of a partition, and the one after the last.
@@ -324,27 +335,24 @@ fn bounds(client: &Client, topic: &str, number: i32) -> KafkaResult<(i64, i64)> 
     client.fetch_watermarks(topic, number, ASK)
 }
 
-/// Where partitions are kept, for the thread that alone adds and removes them.
+/// The assignments by name, for the thread that alone adds and removes them.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    entries: Vec<(Arc<str>, i32, usize)>,
+    entries: Vec<(Arc<str>, i32, Assignment)>,
     /// The last one found: messages come in runs.
     last: usize,
 }
 
 impl Index {
-    fn renew(&mut self, member: Member, parts: &[Option<Part>]) {
-        let entry = |(place, part): (usize, &Option<Part>)| {
-            let part = part.as_ref().filter(|part| part.member == member)?;
-            Some((part.topic.clone(), part.number, place))
-        };
-        self.entries = parts.iter().enumerate().filter_map(entry).collect();
+    fn renew(&mut self, member: Member, parts: &Assignments<Part>) {
+        let ours = parts.iter().filter(|(_, part)| part.member == member);
+        self.entries = ours.map(|(which, part)| (part.topic.clone(), part.number, which)).collect();
         self.last = 0;
     }
 
-    /// The place of a partition.
-    pub(crate) fn find(&mut self, topic: &str, number: i32) -> Option<usize> {
-        let is_it = |entry: &(Arc<str>, i32, usize)| entry.1 == number && *entry.0 == *topic;
+    /// The assignment of a partition.
+    pub(crate) fn find(&mut self, topic: &str, number: i32) -> Option<Assignment> {
+        let is_it = |entry: &(Arc<str>, i32, Assignment)| entry.1 == number && *entry.0 == *topic;
         if !self.entries.get(self.last).is_some_and(is_it) {
             self.last = self.entries.iter().position(is_it)?;
         }

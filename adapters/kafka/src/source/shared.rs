@@ -1,20 +1,17 @@
 //! What the threads of a source, its deliveries and its task have in common.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use futures_util::task::AtomicWaker;
-use oncemq_core::{Delivery, Error, Event, Facts, Health, Message, Settle, Token};
+use oncemq_core::partitions::{Answers, Assignments};
+use oncemq_core::{Delivery, Error, Event, Facts, Health, Settle};
 use rdkafka::error::KafkaError;
 use tokio::time::Instant;
 
 use super::part::{Member, Part};
 use crate::error;
-
-/// The most deliveries of one partition in a row, while others wait.
-const TURN_MAX: usize = 64;
 
 /// After this time a commit is asked for again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -23,27 +20,16 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 pub(crate) struct Shared {
     state: Mutex<State>,
     /// Apart from the state, so that settling waits for nobody.
-    answers: Mutex<Vec<Answer>>,
-    waker: AtomicWaker,
-    outstanding: AtomicUsize,
+    pub(crate) answers: Answers,
     /// Copies that are not confirmed.
     pub(crate) copies: AtomicUsize,
     /// There is room for fetched messages again.
     room: Condvar,
 }
 
-/// What became of a delivery, as far as its partition has to know.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    Done(Token),
-    Back(Token, Message, Option<Instant>),
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// Places are used again; the epoch tells old tokens from new ones.
-    pub(crate) parts: Vec<Option<Part>>,
-    epoch: u64,
+    pub(crate) parts: Assignments<Part>,
     events: VecDeque<Event>,
     /// Why the source has ended.
     pub(crate) fatal: Option<Error>,
@@ -51,8 +37,6 @@ pub(crate) struct State {
     pub(crate) closing: bool,
     /// Dropped: nothing is waited for.
     pub(crate) abandoned: bool,
-    /// The partition whose turn it is.
-    turn: usize,
     /// When a commit was asked for that has not been tried yet.
     asked: Option<Instant>,
     /// Of the topics' group, of the rungs', and of the copies.
@@ -70,34 +54,12 @@ impl Shared {
     /// The state, with every answer so far applied.
     pub(crate) fn settled(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
-        let answers = std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner));
-        for answer in answers {
-            state.apply(answer);
+        for answer in self.answers.take() {
+            if let Some(part) = state.parts.of_mut(answer.token()) {
+                part.progress.settle(answer);
+            }
         }
         state
-    }
-
-    pub(crate) fn answer(&self, answer: Answer) {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
-        self.free();
-    }
-
-    /// A place has become free.
-    pub(crate) fn free(&self) {
-        self.outstanding.fetch_sub(1, SeqCst);
-        self.waker.wake();
-    }
-
-    pub(crate) fn outstanding(&self) -> usize {
-        self.outstanding.load(SeqCst)
-    }
-
-    pub(crate) fn register(&self, waker: &std::task::Waker) {
-        self.waker.register(waker);
-    }
-
-    pub(crate) fn wake(&self) {
-        self.waker.wake();
     }
 
     /// Ends the source with this error, unless it has ended already.
@@ -105,7 +67,7 @@ impl Shared {
         let mut state = self.state();
         state.fatal.get_or_insert(error);
         drop(state);
-        self.wake();
+        self.answers.wake();
     }
 
     pub(crate) fn broker_health(&self, member: Member, health: Health) {
@@ -142,7 +104,7 @@ impl Shared {
             state.told = Some(now.clone());
             state.events.push_back(Event::Health(now));
             drop(state);
-            self.wake();
+            self.answers.wake();
         }
     }
 
@@ -184,7 +146,7 @@ impl Shared {
         }
         let (now, clock) = (Instant::now(), SystemTime::now());
         let given = state.hand_out(max, (now, clock), events, settle);
-        self.outstanding.fetch_add(given, SeqCst);
+        self.answers.handed_out(given);
         let due = if max > 0 { state.next_due(now, clock) } else { None };
         let wanted = state.wants_commit(now);
         drop(state);
@@ -196,47 +158,16 @@ impl Shared {
 }
 
 impl State {
-    /// The partition of a delivery, if it is still the same assignment.
-    pub(crate) fn part(&self, token: Token) -> Option<&Part> {
-        let place = usize::try_from(token.scope >> 1).ok()?;
-        self.parts.get(place)?.as_ref().filter(|part| part.epoch == token.epoch)
-    }
-
-    fn apply(&mut self, answer: Answer) {
-        let (Answer::Done(token) | Answer::Back(token, ..)) = &answer;
-        let (token, place) = (*token, usize::try_from(token.scope >> 1).unwrap_or(usize::MAX));
-        let part =
-            self.parts.get_mut(place).and_then(Option::as_mut).filter(|part| part.epoch == token.epoch);
-        let (Some(part), Ok(offset)) = (part, i64::try_from(token.id)) else { return };
-        match answer {
-            Answer::Done(_) => part.finish(offset),
-            Answer::Back(_, message, due) => part.back(offset, message, token.scope & 1 == 1, due),
-        }
-    }
-
-    /// A new assignment's number.
-    pub(crate) fn next_epoch(&mut self) -> u64 {
-        self.epoch += 1;
-        self.epoch
-    }
-
-    pub(crate) fn add(&mut self, part: Part) {
-        match self.parts.iter_mut().find(|place| place.is_none()) {
-            Some(place) => *place = Some(part),
-            None => self.parts.push(Some(part)),
-        }
-    }
-
     pub(crate) fn tell(&mut self, event: Event) {
         self.events.push_back(event);
     }
 
     pub(crate) fn held(&self) -> impl Iterator<Item = &Part> {
-        self.parts.iter().flatten()
+        self.parts.iter().map(|(_, part)| part)
     }
 
     pub(crate) fn held_mut(&mut self) -> impl Iterator<Item = &mut Part> {
-        self.parts.iter_mut().flatten()
+        self.parts.iter_mut().map(|(_, part)| part)
     }
 
     /// Messages that are fetched and not handed out.
@@ -251,21 +182,16 @@ impl State {
         events: &mut Vec<Event>,
         settle: &Arc<dyn Settle>,
     ) -> usize {
-        let (places, mut given, mut idle) = (self.parts.len(), 0, 0);
-        while given < max && idle < places {
-            let place = self.turn % places;
-            self.turn = (place + 1) % places;
-            idle += 1;
-            let Some(part) = &mut self.parts[place] else { continue };
-            part.promote(now);
-            for _ in 0..TURN_MAX.min(max - given) {
-                let Some((message, redelivered)) = part.next(clock) else { break };
-                events.push(Event::Delivery(delivery(place, part, message, redelivered, settle)));
-                given += 1;
-                idle = 0;
+        self.parts.take_turns(max, |which, part, limit| {
+            part.progress.promote(now);
+            for given in 0..limit {
+                let Some((message, redelivered)) = part.next(clock) else { return given };
+                let token = which.token(&message, redelivered);
+                let facts = Facts::new(part.subscription, redelivered);
+                events.push(Event::Delivery(Delivery::new(message, facts, token, settle.clone())));
             }
-        }
-        given
+            limit
+        })
     }
 
     /// Asked for once, and again if nothing came of it for a while.
@@ -299,17 +225,4 @@ fn worst(healths: [&Health; 3]) -> &Health {
     };
     let [first, rest @ ..] = healths;
     rest.into_iter().fold(first, |worst, one| if badness(one) > badness(worst) { one } else { worst })
-}
-
-fn delivery(
-    place: usize,
-    part: &Part,
-    message: Message,
-    redelivered: bool,
-    settle: &Arc<dyn Settle>,
-) -> Delivery {
-    let scope = u32::try_from(place).unwrap_or(u32::MAX >> 1) << 1 | u32::from(redelivered);
-    let id = message.origin().offset.and_then(|offset| u64::try_from(offset).ok()).unwrap_or_default();
-    let token = Token { epoch: part.epoch, scope, id };
-    Delivery::new(message, Facts::new(part.subscription, redelivered), token, settle.clone())
 }

@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use oncemq_core::partitions::Answer;
 use oncemq_core::{Error, ErrorKind, Health, Message, Reject, Retry, Token, failpoint, header};
 use tokio::sync::mpsc;
 
 use crate::cluster::{Cluster, SentBack};
 use crate::publisher::Producer;
 use crate::records::{self, Extra, Native};
-use crate::source::{Answer, Shared};
+use crate::source::Shared;
 use crate::topology::{Levels, Names};
 
 /// Copies under way at once.
@@ -96,8 +97,8 @@ pub(crate) async fn run(mut jobs: mpsc::UnboundedReceiver<Job>, desk: Arc<Desk>)
                     }
                     shared.copies.fetch_sub(1, SeqCst);
                     match done {
-                        Tried::Stored(token) => shared.answer(Answer::Done(token)),
-                        _ => shared.free(),
+                        Tried::Stored(token) => shared.answers.give(Answer::Done(token)),
+                        _ => shared.answers.free(),
                     }
                 }
             },
@@ -115,7 +116,7 @@ async fn attempt(job: Job, wait: Duration, desk: Arc<Desk>) -> Tried {
         tokio::time::sleep(wait).await;
     }
     failpoint!("rocketmq.before_copy");
-    if desk.shared.state().part(job.token).is_none() {
+    if desk.shared.state().parts.of(job.token).is_none() {
         return Tried::Void;
     }
     match desk.store(&job).await {
@@ -243,7 +244,7 @@ mod tests {
         async fn attempt(&self, job: Job) -> Option<Job> {
             match attempt(job, Duration::ZERO, self.desk.clone()).await {
                 Tried::Stored(token) => {
-                    self.desk.shared.answer(Answer::Done(token));
+                    self.desk.shared.answers.give(Answer::Done(token));
                     None
                 }
                 Tried::Failed(job, _) => Some(job),

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use oncemq_core::failpoint;
+use oncemq_core::partitions::{Assignment, Point};
 use tokio::sync::{mpsc, oneshot};
 
-use super::part::Commit;
 use super::shared::Shared;
 use crate::cluster::{Cluster, Queue};
 
@@ -46,30 +46,33 @@ impl Committer {
     }
 
     async fn round(&self) {
-        let due: Vec<(Queue, u64, Commit)> = {
+        let due: Vec<(Queue, Assignment, Point)> = {
             let mut state = self.shared.settled();
             state.answered();
-            let due = |part: &super::part::Part| Some((part.queue.clone(), part.epoch, part.commit()?));
-            state.held().filter_map(due).collect()
+            let due = state
+                .parts
+                .iter()
+                .filter_map(|(which, part)| Some((part.queue.clone(), which, part.commit()?)));
+            due.collect()
         };
         if due.is_empty() {
             return;
         }
         failpoint!("rocketmq.before_commit");
-        join_all(due.into_iter().map(|(queue, epoch, commit)| self.commit(queue, epoch, commit))).await;
+        join_all(due.into_iter().map(|(queue, which, point)| self.commit(queue, which, point))).await;
         failpoint!("rocketmq.committed");
     }
 
     /// A refusal is no loss: what is done comes again if it is never committed, and the record
     /// answers for it.
-    async fn commit(&self, queue: Queue, epoch: u64, commit: Commit) {
-        if self.cluster.commit(&self.group, &queue, commit.offset).await.is_err() {
+    async fn commit(&self, queue: Queue, which: Assignment, point: Point) {
+        if self.cluster.commit(&self.group, &queue, point.offset).await.is_err() {
             return;
         }
-        if let Some(part) = self.shared.state().of_epoch(epoch) {
-            part.committed(commit);
+        if let Some(part) = self.shared.state().parts.get_mut(which) {
+            part.committed(point);
         }
         // More may be handed out now.
-        self.shared.wake();
+        self.shared.answers.wake();
     }
 }

@@ -166,7 +166,7 @@ impl Group {
             }
             state.tell(revoking(queue, if locked { deadline } else { Instant::now() }));
         }
-        self.shared.wake();
+        self.shared.answers.wake();
         while wait && Instant::now() < deadline && self.runs(&queues) {
             sleep(Duration::from_millis(5)).await;
         }
@@ -179,27 +179,28 @@ impl Group {
             self.shared.state().remove(queue);
             self.shared.trouble(&queue.to_string(), None);
         }
-        self.shared.wake();
+        self.shared.answers.wake();
     }
 
     fn runs(&self, queues: &[Queue]) -> bool {
         let state = self.shared.settled();
         let locked = |queue: &Queue| self.locked.contains(&queue.topic) && queues.contains(queue);
-        state.held().any(|part| locked(&part.queue) && part.out() > 0)
+        state.held().any(|part| locked(&part.queue) && part.progress.out() > 0)
     }
 
     async fn last_commit(&self, queue: &Queue) {
         let commit = {
             let state = self.shared.settled();
-            state.held().find(|part| part.queue == *queue).and_then(|part| Some((part.epoch, part.commit()?)))
+            let ours = state.parts.iter().find(|(_, part)| part.queue == *queue);
+            ours.and_then(|(which, part)| Some((which, part.commit()?)))
         };
-        let Some((epoch, commit)) = commit else { return };
-        let asked = self.cluster.commit(&self.member.group, queue, commit.offset);
+        let Some((which, point)) = commit else { return };
+        let asked = self.cluster.commit(&self.member.group, queue, point.offset);
         // What is not committed comes again, and the record answers.
         if let Ok(Ok(())) = tokio::time::timeout(LAST_COMMIT, asked).await
-            && let Some(part) = self.shared.state().of_epoch(epoch)
+            && let Some(part) = self.shared.state().parts.get_mut(which)
         {
-            part.committed(commit);
+            part.committed(point);
         }
     }
 

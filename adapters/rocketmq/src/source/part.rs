@@ -1,8 +1,9 @@
 //! One queue of a topic, while it is ours.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use oncemq_core::partitions::{Point, Progress};
 use oncemq_core::{Message, Watermark};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -18,36 +19,17 @@ const BYTES_MAX: usize = 8 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) queue: Queue,
-    /// The assignment; answers of older ones are void.
-    pub(crate) epoch: u64,
     /// Nothing more is handed out.
     pub(crate) leaving: bool,
     /// Wakes whoever fetches.
     pub(crate) room: Arc<Notify>,
-    mark: Watermark,
+    pub(crate) progress: Progress,
     /// The offset of the last commit.
     committed: i64,
     /// Fetched and not handed out yet.
     fetched: VecDeque<Stored>,
     bytes: usize,
-    /// Given back, to be handed out again, by offset.
-    again: BTreeMap<i64, Held>,
-    /// Waits for its time.
-    held: BTreeMap<(Instant, i64), Held>,
-    /// Deliveries that are out.
-    out: usize,
-    /// Messages handed out beyond the last commit.
-    ahead: usize,
-    /// So many messages from here on may have been handed out before.
-    suspects: usize,
     pace: Pace,
-}
-
-/// A message that waits here.
-#[derive(Debug)]
-struct Held {
-    message: Message,
-    redelivered: bool,
 }
 
 /// Where a queue begins.
@@ -82,21 +64,15 @@ pub(crate) enum Next {
 }
 
 impl Part {
-    pub(crate) fn new(queue: Queue, epoch: u64, begin: Begin, pace: Pace, room: Arc<Notify>) -> Self {
+    pub(crate) fn new(queue: Queue, begin: Begin, pace: Pace, room: Arc<Notify>) -> Self {
         Self {
             queue,
-            epoch,
             leaving: false,
             room,
-            mark: Watermark::new(begin.offset),
+            progress: Progress::new(Watermark::new(begin.offset), if begin.known { pace.reach } else { 0 }),
             committed: begin.offset,
             fetched: VecDeque::new(),
             bytes: 0,
-            again: BTreeMap::new(),
-            held: BTreeMap::new(),
-            out: 0,
-            ahead: 0,
-            suspects: if begin.known { pace.reach } else { 0 },
             pace,
         }
     }
@@ -112,13 +88,9 @@ impl Part {
         !self.leaving && self.fetched.len() < FETCHED_MAX && self.bytes < BYTES_MAX
     }
 
-    pub(crate) fn out(&self) -> usize {
-        self.out
-    }
-
     /// Whether nothing more may be handed out before a commit.
     fn is_ahead(&self) -> bool {
-        self.ahead >= self.pace.reach
+        self.progress.ahead() >= self.pace.reach
     }
 
     /// The next message to hand out, and whether it may have been handed out before.
@@ -126,19 +98,13 @@ impl Part {
         if self.leaving {
             return None;
         }
-        if let Some((_, held)) = self.again.pop_first() {
-            self.out += 1;
-            return Some(Next::Again(held.message, held.redelivered));
+        if let Some((message, redelivered)) = self.progress.again() {
+            return Some(Next::Again(message, redelivered));
         }
         while !self.is_ahead() {
             let stored = self.fetched.pop_front()?;
             self.bytes = self.bytes.saturating_sub(stored.body.len());
-            let wanted = self.mark.begin(stored.offset);
-            let suspect = self.suspects > 0;
-            self.suspects = self.suspects.saturating_sub(1);
-            if wanted {
-                self.ahead += 1;
-                self.out += 1;
+            if let Some(suspect) = self.progress.begin(stored.offset) {
                 return Some(Next::Fetched(stored, suspect));
             }
         }
@@ -147,83 +113,48 @@ impl Part {
 
     /// When time alone brings something.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let due = self.held.keys().next().map(|(due, _)| *due);
-        due.filter(|_| !self.leaving)
-    }
-
-    /// Hands out again whose time has come.
-    pub(crate) fn promote(&mut self, now: Instant) {
-        while let Some(entry) = self.held.first_entry().filter(|entry| entry.key().0 <= now) {
-            let offset = entry.key().1;
-            self.again.insert(offset, entry.remove());
-        }
-    }
-
-    /// A delivery is done.
-    pub(crate) fn finish(&mut self, offset: i64) {
-        self.out = self.out.saturating_sub(1);
-        self.mark.finish(offset);
-    }
-
-    /// A delivery comes back, at once or at its time.
-    pub(crate) fn back(&mut self, offset: i64, message: Message, redelivered: bool, due: Option<Instant>) {
-        self.out = self.out.saturating_sub(1);
-        match due {
-            Some(due) => drop(self.held.insert((due, offset), Held { message, redelivered })),
-            // Given back: it may have been run.
-            None => drop(self.again.insert(offset, Held { message, redelivered: true })),
-        }
+        self.progress.next_due().filter(|_| !self.leaving)
     }
 
     /// Whether a commit is worth a request of its own, before its time.
     pub(crate) fn wants_commit(&self) -> bool {
-        let news = self.committed < self.mark.committable();
-        let finished = self.ahead.saturating_sub(self.mark.len());
-        news && (self.pace.commit_each || self.is_ahead() || finished > self.pace.reach / 2)
+        let news = self.committed < self.progress.mark().committable();
+        let many = self.progress.finished() > self.pace.reach / 2;
+        news && (self.pace.commit_each || self.is_ahead() || many)
     }
 
-    /// The offset to commit, if there is news.
-    pub(crate) fn commit(&self) -> Option<Commit> {
-        let offset = self.mark.committable();
-        (self.committed != offset).then(|| Commit { offset, unfinished: self.mark.len(), ahead: self.ahead })
+    /// What to commit, if there is news.
+    pub(crate) fn commit(&self) -> Option<Point> {
+        let point = self.progress.point();
+        (self.committed != point.offset).then_some(point)
     }
 
     /// The broker has this commit.
-    pub(crate) fn committed(&mut self, commit: Commit) {
-        self.committed = commit.offset;
-        self.ahead = self.ahead.saturating_sub(commit.ahead) + commit.unfinished;
+    pub(crate) fn committed(&mut self, point: Point) {
+        self.committed = point.offset;
+        self.progress.committed(point);
     }
-
-    /// Everything below is gone from the log.
-    pub(crate) fn skip_to(&mut self, offset: i64) {
-        self.again.retain(|kept, _| *kept >= offset);
-        self.held.retain(|(_, kept), _| *kept >= offset);
-        self.mark.skip_to(offset);
-    }
-}
-
-/// A commit of one queue.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Commit {
-    pub(crate) offset: i64,
-    /// Messages from the offset on that had been handed out.
-    unfinished: usize,
-    /// Messages handed out beyond the commit before.
-    ahead: usize,
 }
 
 #[cfg(test)]
 mod tests {
+    use oncemq_core::Token;
+    use oncemq_core::partitions::Answer;
+
     use super::*;
 
     fn part(known: bool, reach: usize) -> Part {
         let queue = Queue { topic: "t".into(), broker: "b".into(), number: 0 };
         let pace = Pace { reach, commit_each: false };
-        Part::new(queue, 1, Begin { offset: 10, known }, pace, Arc::default())
+        Part::new(queue, Begin { offset: 10, known }, pace, Arc::default())
     }
 
     fn stored(offsets: std::ops::Range<i64>) -> Vec<Stored> {
         offsets.map(|offset| Stored { offset, ..Stored::default() }).collect()
+    }
+
+    fn finish(part: &mut Part, offset: u64) {
+        part.progress.settle(Answer::Done(Token { epoch: 1, scope: 0, id: offset }));
     }
 
     fn offsets(part: &mut Part) -> Vec<i64> {
@@ -239,9 +170,9 @@ mod tests {
         let mut part = part(false, 4);
         part.fetched(stored(10..20));
         assert_eq!(offsets(&mut part), [10, 11, 12, 13]);
-        [11, 12, 13].into_iter().for_each(|offset| part.finish(offset));
+        [11, 12, 13].into_iter().for_each(|offset| finish(&mut part, offset));
         assert!(offsets(&mut part).is_empty() && part.commit().is_none() && !part.wants_commit());
-        part.finish(10);
+        finish(&mut part, 10);
         assert!(part.wants_commit());
         let commit = part.commit().unwrap();
         assert_eq!(commit.offset, 14);
@@ -260,7 +191,7 @@ mod tests {
         let mut again = part(true, 3);
         again.fetched(stored(10..13));
         assert_eq!(flags(&mut again), [true; 3]);
-        (10..13).for_each(|offset| again.finish(offset));
+        (10..13).for_each(|offset| finish(&mut again, offset));
         let commit = again.commit().unwrap();
         again.committed(commit);
         again.fetched(stored(13..15));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncemq_core::partitions::Assignment;
 use oncemq_core::{Error, Event, Scope};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -67,12 +68,8 @@ impl Puller {
         let locked = self.lock().await?;
         let begin = self.begin().await?;
         let room = Arc::new(Notify::new());
-        let epoch = {
-            let mut state = self.shared.state();
-            let epoch = state.next_epoch();
-            state.add(Part::new(self.queue.clone(), epoch, begin, self.pace, room.clone()));
-            epoch
-        };
+        let part = Part::new(self.queue.clone(), begin, self.pace, room.clone());
+        let which = self.shared.state().parts.add(part);
         self.shared.trouble(&self.queue.to_string(), None);
         let lost = async {
             match locked {
@@ -81,7 +78,7 @@ impl Puller {
             }
         };
         tokio::select! {
-            () = self.fetch(epoch, begin.offset, &room) => {}
+            () = self.fetch(which, begin.offset, &room) => {}
             () = lost => {}
         }
         Ok(())
@@ -129,12 +126,12 @@ impl Puller {
         Ok(Begin { offset, known: false })
     }
 
-    async fn fetch(&self, epoch: u64, mut offset: i64, room: &Notify) {
+    async fn fetch(&self, which: Assignment, mut offset: i64, room: &Notify) {
         let mut wait = WAIT_MIN;
         let name = self.queue.to_string();
         let mut troubled = false;
         loop {
-            let has_room = self.shared.state().of_epoch(epoch).map(|part| part.has_room());
+            let has_room = self.shared.state().parts.get(which).map(Part::has_room);
             match has_room {
                 Some(true) => {}
                 Some(false) => {
@@ -145,7 +142,7 @@ impl Puller {
             }
             let pulled = self.cluster.pull(&self.member.group, &self.queue, offset).await;
             let pulled = match pulled {
-                Ok(Pulled::Moved(first, next)) => match self.mend(epoch, offset, (first, next)).await {
+                Ok(Pulled::Moved(first, next)) => match self.mend(which, offset, (first, next)).await {
                     Ok(Some(found)) => Ok(Pulled::None(found)),
                     Ok(None) => return,
                     Err(error) => Err(error),
@@ -154,11 +151,11 @@ impl Puller {
             };
             match pulled {
                 Ok(Pulled::Messages(messages, next)) => {
-                    if let Some(part) = self.shared.state().of_epoch(epoch) {
+                    if let Some(part) = self.shared.state().parts.get_mut(which) {
                         part.fetched(messages);
                     }
                     offset = next;
-                    self.shared.wake();
+                    self.shared.answers.wake();
                 }
                 Ok(Pulled::None(next) | Pulled::Moved(next, _)) => offset = next,
                 Err(error) if error::is_final(&error) => return self.shared.fail(error),
@@ -179,7 +176,7 @@ impl Puller {
 
     /// An offset is not there any more: tells what is missing, and returns where to go on. `None`
     /// if the queue is to be opened anew.
-    async fn mend(&self, epoch: u64, offset: i64, bounds: (i64, i64)) -> Result<Option<i64>, Error> {
+    async fn mend(&self, which: Assignment, offset: i64, bounds: (i64, i64)) -> Result<Option<i64>, Error> {
         let (mut first, mut next) = bounds;
         if offset > next {
             // A broker that has just started may not know yet how far it had come.
@@ -196,8 +193,8 @@ impl Puller {
             self.cluster.commit(&self.member.group, &self.queue, first).await?;
         }
         let mut state = self.shared.settled();
-        if let Some(part) = state.of_epoch(epoch).filter(|_| !anew) {
-            part.skip_to(first);
+        if let Some(part) = state.parts.get_mut(which).filter(|_| !anew) {
+            part.progress.skip_to(first);
         }
         state.tell(Event::Gap {
             topic: self.queue.topic.to_string(),
@@ -207,7 +204,7 @@ impl Puller {
             to: first,
         });
         drop(state);
-        self.shared.wake();
+        self.shared.answers.wake();
         Ok((!anew).then_some(first))
     }
 
@@ -217,7 +214,7 @@ impl Puller {
         state.tell(revoking(&self.queue, Instant::now()));
         state.remove(&self.queue);
         drop(state);
-        self.shared.wake();
+        self.shared.answers.wake();
     }
 }
 

@@ -1,11 +1,11 @@
 //! What the tasks of a source and its deliveries have in common.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::task::AtomicWaker;
+use oncemq_core::partitions::{Answers, Assignments};
 use oncemq_core::{Delivery, Error, Event, Facts, Health, Message, Settle, Token};
 use tokio::time::Instant;
 
@@ -13,8 +13,6 @@ use super::part::{Next, Part};
 use crate::cluster::Queue;
 use crate::records::{self, Native};
 
-/// The most deliveries of one queue in a row, while others wait.
-const TURN_MAX: usize = 64;
 /// After this time a commit is asked for again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -24,32 +22,19 @@ pub(crate) struct Shared {
     topics: Vec<Arc<str>>,
     state: Mutex<State>,
     /// Apart from the state, so that settling waits for nobody.
-    answers: Mutex<Vec<Answer>>,
-    waker: AtomicWaker,
-    outstanding: AtomicUsize,
+    pub(crate) answers: Answers,
     /// Copies that are not confirmed.
     pub(crate) copies: AtomicUsize,
 }
 
-/// What became of a delivery, as far as its queue has to know.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    Done(Token),
-    Back(Token, Message, Option<Instant>),
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// Places are used again; the epoch tells old tokens from new ones.
-    pub(crate) parts: Vec<Option<Part>>,
-    epoch: u64,
+    pub(crate) parts: Assignments<Part>,
     events: VecDeque<Event>,
     /// Why the source has ended.
     fatal: Option<Error>,
     /// Nothing is handed out any more.
     closing: bool,
-    /// The queue whose turn it is.
-    turn: usize,
     /// When a commit was asked for that has not been tried yet.
     asked: Option<Instant>,
     /// The group has told this member its share.
@@ -74,14 +59,7 @@ pub(crate) struct Filled {
 impl Shared {
     pub(crate) fn new(topics: Vec<Arc<str>>) -> Self {
         let state = State { copies: Health::Up, ..State::default() };
-        Self {
-            topics,
-            state: Mutex::new(state),
-            answers: Mutex::default(),
-            waker: AtomicWaker::new(),
-            outstanding: AtomicUsize::new(0),
-            copies: AtomicUsize::new(0),
-        }
+        Self { topics, state: Mutex::new(state), answers: Answers::default(), copies: AtomicUsize::new(0) }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -91,40 +69,18 @@ impl Shared {
     /// The state, with every answer so far applied.
     pub(crate) fn settled(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
-        let answers = std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner));
-        for answer in answers {
-            state.apply(answer);
+        for answer in self.answers.take() {
+            if let Some(part) = state.parts.of_mut(answer.token()) {
+                part.progress.settle(answer);
+            }
         }
         state
-    }
-
-    pub(crate) fn answer(&self, answer: Answer) {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
-        self.free();
-    }
-
-    /// A place has become free.
-    pub(crate) fn free(&self) {
-        self.outstanding.fetch_sub(1, SeqCst);
-        self.waker.wake();
-    }
-
-    pub(crate) fn outstanding(&self) -> usize {
-        self.outstanding.load(SeqCst)
-    }
-
-    pub(crate) fn register(&self, waker: &std::task::Waker) {
-        self.waker.register(waker);
-    }
-
-    pub(crate) fn wake(&self) {
-        self.waker.wake();
     }
 
     /// Ends the source with this error, unless it has ended already.
     pub(crate) fn fail(&self, error: Error) {
         self.state().fatal.get_or_insert(error);
-        self.wake();
+        self.answers.wake();
     }
 
     /// The group has told this member its share.
@@ -158,7 +114,7 @@ impl Shared {
             state.told = Some(now.clone());
             state.events.push_back(Event::Health(now));
             drop(state);
-            self.wake();
+            self.answers.wake();
         }
     }
 
@@ -185,7 +141,7 @@ impl Shared {
         }
         let now = Instant::now();
         let given = state.hand_out(max, now, &self.topics, events, &mut filled.strays, settle);
-        self.outstanding.fetch_add(given, SeqCst);
+        self.answers.handed_out(given);
         filled.due = if max > 0 { state.held().filter_map(Part::next_due).min() } else { None };
         filled.wanted = state.wants_commit(now);
         Ok(filled)
@@ -193,46 +149,10 @@ impl Shared {
 }
 
 impl State {
-    /// The queue of a delivery, if it is still the same assignment.
-    pub(crate) fn part(&self, token: Token) -> Option<&Part> {
-        let place = usize::try_from(token.scope >> 1).ok()?;
-        self.parts.get(place)?.as_ref().filter(|part| part.epoch == token.epoch)
-    }
-
-    /// The queue of this assignment, if it is still ours.
-    pub(crate) fn of_epoch(&mut self, epoch: u64) -> Option<&mut Part> {
-        self.held_mut().find(|part| part.epoch == epoch)
-    }
-
-    fn apply(&mut self, answer: Answer) {
-        let (Answer::Done(token) | Answer::Back(token, ..)) = &answer;
-        let (token, place) = (*token, usize::try_from(token.scope >> 1).unwrap_or(usize::MAX));
-        let part =
-            self.parts.get_mut(place).and_then(Option::as_mut).filter(|part| part.epoch == token.epoch);
-        let (Some(part), Ok(offset)) = (part, i64::try_from(token.id)) else { return };
-        match answer {
-            Answer::Done(_) => part.finish(offset),
-            Answer::Back(_, message, due) => part.back(offset, message, token.scope & 1 == 1, due),
-        }
-    }
-
-    /// A new assignment's number.
-    pub(crate) fn next_epoch(&mut self) -> u64 {
-        self.epoch += 1;
-        self.epoch
-    }
-
-    pub(crate) fn add(&mut self, part: Part) {
-        match self.parts.iter_mut().find(|place| place.is_none()) {
-            Some(place) => *place = Some(part),
-            None => self.parts.push(Some(part)),
-        }
-    }
-
     pub(crate) fn remove(&mut self, queue: &Queue) {
-        let gone = self.parts.iter_mut().find(|part| part.as_ref().is_some_and(|part| part.queue == *queue));
-        if let Some(place) = gone {
-            *place = None;
+        let gone = self.parts.iter().find(|(_, part)| part.queue == *queue).map(|(which, _)| which);
+        if let Some(which) = gone {
+            self.parts.remove(which);
         }
     }
 
@@ -241,11 +161,11 @@ impl State {
     }
 
     pub(crate) fn held(&self) -> impl Iterator<Item = &Part> {
-        self.parts.iter().flatten()
+        self.parts.iter().map(|(_, part)| part)
     }
 
     pub(crate) fn held_mut(&mut self) -> impl Iterator<Item = &mut Part> {
-        self.parts.iter_mut().flatten()
+        self.parts.iter_mut().map(|(_, part)| part)
     }
 
     fn hand_out(
@@ -257,14 +177,10 @@ impl State {
         strays: &mut Vec<(Token, Message)>,
         settle: &Arc<dyn Settle>,
     ) -> usize {
-        let (places, mut given, mut idle) = (self.parts.len(), 0, 0);
-        while given < max && idle < places {
-            let place = self.turn % places;
-            self.turn = (place + 1) % places;
-            idle += 1;
-            let Some(part) = &mut self.parts[place] else { continue };
-            part.promote(now);
-            for _ in 0..TURN_MAX.min(max - given) {
+        self.parts.take_turns(max, |which, part, limit| {
+            part.progress.promote(now);
+            let mut given = 0;
+            while given < limit {
                 let Some(next) = part.next() else { break };
                 let (message, redelivered) = match next {
                     Next::Fetched(stored, redelivered) => {
@@ -272,19 +188,18 @@ impl State {
                     }
                     Next::Again(message, redelivered) => (message, redelivered),
                 };
-                let (token, facts) = name(place, part.epoch, &message, redelivered);
-                match facts {
+                let token = which.token(&message, redelivered);
+                match facts(&message, redelivered) {
                     Some(facts) => {
                         events.push(Event::Delivery(Delivery::new(message, facts, token, settle.clone())));
                     }
                     None => strays.push((token, message)),
                 }
                 given += 1;
-                idle = 0;
             }
             part.room.notify_one();
-        }
-        given
+            given
+        })
     }
 
     /// Asked for once, and again if nothing came of it for a while.
@@ -303,13 +218,10 @@ impl State {
     }
 }
 
-fn name(place: usize, epoch: u64, message: &Message, redelivered: bool) -> (Token, Option<Facts>) {
-    let scope = u32::try_from(place).unwrap_or(u32::MAX >> 1) << 1 | u32::from(redelivered);
-    let id = message.origin().offset.and_then(|offset| u64::try_from(offset).ok()).unwrap_or_default();
-    let facts = Native::of(message).and_then(|native| {
-        let mut facts = Facts::new(native.subscription?, redelivered);
-        facts.charged = native.charged;
-        Some(facts)
-    });
-    (Token { epoch, scope, id }, facts)
+/// What the broker said beside the message; `None` if it belongs to no subscription.
+fn facts(message: &Message, redelivered: bool) -> Option<Facts> {
+    let native = Native::of(message)?;
+    let mut facts = Facts::new(native.subscription?, redelivered);
+    facts.charged = native.charged;
+    Some(facts)
 }
