@@ -65,6 +65,30 @@ pub(crate) struct Seat {
     pub(crate) writes: i32,
 }
 
+/// Codes of requests.
+pub(crate) mod verb {
+    pub(crate) const PULL: i32 = 11;
+    pub(crate) const COMMITTED: i32 = 14;
+    pub(crate) const COMMIT: i32 = 15;
+    pub(crate) const CREATE_TOPIC: i32 = 17;
+    pub(crate) const SETTINGS: i32 = 26;
+    pub(crate) const END: i32 = 30;
+    pub(crate) const BEGIN: i32 = 31;
+    pub(crate) const HEARTBEAT: i32 = 34;
+    pub(crate) const LEAVE: i32 = 35;
+    pub(crate) const SEND_BACK: i32 = 36;
+    pub(crate) const END_TRANSACTION: i32 = 37;
+    pub(crate) const MEMBERS: i32 = 38;
+    pub(crate) const LOCK: i32 = 41;
+    pub(crate) const UNLOCK: i32 = 42;
+    pub(crate) const CREATE_GROUP: i32 = 200;
+    pub(crate) const CONSUMERS: i32 = 203;
+    pub(crate) const PRODUCERS: i32 = 204;
+    pub(crate) const SEND: i32 = 310;
+    pub(crate) const TOPIC: i32 = 351;
+    pub(crate) const GROUP: i32 = 352;
+}
+
 /// A request of the broker's protocol.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {

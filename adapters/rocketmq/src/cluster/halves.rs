@@ -6,7 +6,7 @@ use std::time::Duration;
 use oncemq_core::Error;
 
 use super::{Cluster, Queue, SHORT, parsed};
-use crate::client::Request;
+use crate::client::{Request, verb};
 use crate::error::{self, code};
 
 /// How a transaction ended.
@@ -28,7 +28,7 @@ impl Cluster {
     /// Tells a broker how the transaction of a half message ended.
     pub(crate) async fn end(&self, half: &HalfPlace, commits: bool, limit: Duration) -> Result<(), Error> {
         let what = "ending a transaction";
-        let request = Request::new(37)
+        let request = Request::new(verb::END_TRANSACTION)
             .with("topic", &half.queue.topic)
             .with("producerGroup", &half.group)
             .with("tranStateTableOffset", half.offset)
@@ -48,7 +48,7 @@ impl Cluster {
     /// The names of the members of a producer group that a broker knows.
     pub(crate) async fn producers(&self, broker: &str, group: &str) -> Result<Vec<String>, Error> {
         let what = "asking for the members of the producer group";
-        let request = Request::new(204).with("producerGroup", group);
+        let request = Request::new(verb::PRODUCERS).with("producerGroup", group);
         let answer = match self.ask(broker, request, SHORT).await {
             Ok(answer) if answer.code == code::SUCCESS => answer,
             // A group without a member is an error to it.
@@ -59,13 +59,5 @@ impl Cluster {
         let body = parsed(answer.body, what)?;
         let list = body["connectionSet"].as_array().map(Vec::as_slice).unwrap_or_default();
         Ok(list.iter().filter_map(|found| found["clientId"].as_str()).map(str::to_owned).collect())
-    }
-
-    /// A setting of a broker; none if it does not tell.
-    pub(crate) async fn setting(&self, broker: &str, name: &str) -> Option<String> {
-        let answer = self.demand(broker, Request::new(26), "reading the broker's settings").await.ok()?;
-        let text = answer.body.unwrap_or_default();
-        let mut lines = std::str::from_utf8(&text).ok()?.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
     }
 }

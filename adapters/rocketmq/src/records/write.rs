@@ -1,0 +1,167 @@
+//! What a broker is to keep, out of messages.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use oncemq_core::{Error, ErrorKind, Headers, Message};
+
+use super::Native;
+use super::names::{
+    CONTENT_TYPE, COUNTED, DELAYS, EMPTY, FOREIGN_CONTENT_TYPE, GROUP, ORIGIN_MESSAGE_ID, OURS, RETRY_TOPIC,
+    TRANSACTION, UNIQ_KEY, is_system,
+};
+use super::text::{self, encode};
+
+/// What is sent: the properties in the protocol's form, and the body.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) properties: String,
+    pub(crate) body: Bytes,
+    /// What chooses the queue.
+    pub(crate) group: Option<String>,
+}
+
+/// What a copy carries beside the message.
+#[derive(Debug, Default)]
+pub(crate) struct Extra {
+    /// A delay level: the copy appears when its time is over.
+    pub(crate) level: Option<usize>,
+    /// How many of the broker's count our header has.
+    pub(crate) counted: Option<u32>,
+    /// It goes to the dead letters.
+    pub(crate) dead: bool,
+}
+
+/// A message as an application publishes it. `id` is for one without an id of its own.
+///
+/// # Errors
+/// [`Unsupported`](ErrorKind::Unsupported) for what the protocol cannot carry.
+pub(crate) fn write(message: &Message, id: &str) -> Result<Record, Error> {
+    published(message, id)?.done(message)
+}
+
+/// The same, kept back by the broker until it knows how a transaction of this producer group
+/// ended.
+///
+/// # Errors
+/// As [`write`]; also for a delay, which the broker would forget.
+pub(crate) fn write_half(
+    message: &Message,
+    id: &str,
+    group: &str,
+    transaction: &str,
+) -> Result<Record, Error> {
+    if let Some(name) = DELAYS.iter().find(|name| message.headers().get(name).is_some()) {
+        return Err(unsupported(format!("the header {name}: RocketMQ delays no message of a transaction")));
+    }
+    let mut writer = published(message, id)?;
+    writer.put("TRAN_MSG", "true");
+    writer.put("PGROUP", group);
+    writer.put(TRANSACTION, transaction);
+    writer.done(message)
+}
+
+fn published(message: &Message, id: &str) -> Result<Writer, Error> {
+    if let Some(name) = message.headers().iter().map(|(name, _)| name).find(|name| is_system(name)) {
+        return Err(unsupported(format!(
+            "the header {name} is a property of RocketMQ's own and cannot be set"
+        )));
+    }
+    let mut writer = Writer::default();
+    writer.message(message, id)?;
+    Ok(writer)
+}
+
+/// A copy of a message that was delivered.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn copy(message: &Message, native: &Native, extra: &Extra) -> Result<Record, Error> {
+    let mut writer = Writer::default();
+    writer.message(message, &native.place)?;
+    let first = native.first.as_deref().unwrap_or(&native.place);
+    writer.put(RETRY_TOPIC, &native.topic);
+    writer.put(ORIGIN_MESSAGE_ID, first);
+    if extra.dead {
+        writer.put("DLQ_ORIGIN_TOPIC", &native.topic);
+        writer.put("DLQ_ORIGIN_MESSAGE_ID", first);
+    }
+    if let Some(level) = extra.level {
+        writer.put("DELAY", &level.to_string());
+    }
+    if let Some(counted) = extra.counted {
+        writer.put(COUNTED, &counted.to_string());
+    }
+    writer.done(message)
+}
+
+#[derive(Default)]
+struct Writer {
+    properties: String,
+    group: Option<String>,
+}
+
+impl Writer {
+    fn message(&mut self, message: &Message, id: &str) -> Result<(), Error> {
+        let id = message.id().unwrap_or(id);
+        if !text::is_plain(id) {
+            return Err(unsupported(
+                "the message id is empty or has a control character that RocketMQ's properties cannot carry; use \
+                 plain text",
+            ));
+        }
+        self.put(UNIQ_KEY, id);
+        if let Some(key) = message.key() {
+            let group = encode(key);
+            self.put(GROUP, &group);
+            self.group = Some(group);
+        }
+        self.headers(message.headers())?;
+        let foreign = message.headers().get_str(FOREIGN_CONTENT_TYPE);
+        if let Some(content_type) = message.content_type().filter(|text| foreign != Some(*text)) {
+            self.put(CONTENT_TYPE, &encode(content_type.as_bytes()));
+        }
+        Ok(())
+    }
+
+    fn headers(&mut self, headers: &Headers) -> Result<(), Error> {
+        let mut seen = HashSet::new();
+        for (name, value) in headers.iter() {
+            if !text::is_plain(name) || OURS.contains(&name) {
+                return Err(unsupported(format!("a header of the name {name:?} cannot be sent to RocketMQ")));
+            }
+            let Some(value) = value else {
+                return Err(unsupported(format!("the header {name} is null, which RocketMQ cannot carry")));
+            };
+            if !seen.insert(name) {
+                return Err(unsupported(format!(
+                    "the header {name} is there twice; RocketMQ keeps each name once"
+                )));
+            }
+            self.put(name, &encode(value));
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, name: &str, value: &str) {
+        self.properties.push_str(name);
+        self.properties.push(text::IS);
+        self.properties.push_str(value);
+        self.properties.push(text::END);
+    }
+
+    fn done(mut self, message: &Message) -> Result<Record, Error> {
+        let mut body = message.payload().cloned().ok_or_else(|| {
+            unsupported("RocketMQ has no tombstones; a message without a body cannot be sent")
+        })?;
+        if body.is_empty() {
+            self.put(EMPTY, "1");
+            body = Bytes::from_static(&[0]);
+        }
+        Ok(Record { properties: self.properties, body, group: self.group })
+    }
+}
+
+fn unsupported(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unsupported, message)
+}

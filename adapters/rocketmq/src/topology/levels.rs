@@ -1,0 +1,90 @@
+//! The delays that brokers know.
+
+use std::time::Duration;
+
+use oncemq_core::Error;
+
+use crate::cluster::Cluster;
+use crate::config::{Config, config, levels};
+
+/// The broker's own levels, unless its operator set others.
+const LEVELS: &str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h";
+
+/// The delays that a broker knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Levels(Vec<Duration>);
+
+impl Levels {
+    #[cfg(test)]
+    pub(crate) fn of(levels: Vec<Duration>) -> Self {
+        Self(levels)
+    }
+
+    /// Asks the brokers, unless the URL says it. Returns whether they are only supposed.
+    pub(crate) async fn find(cluster: &Cluster, config: &Config) -> Result<(Self, bool), Error> {
+        if let Some(levels) = &config.delay_levels {
+            return Ok((Self(levels.clone()), false));
+        }
+        let mut found: Option<Vec<Duration>> = None;
+        for (broker, _) in cluster.masters().await? {
+            let text = cluster.setting(&broker, "messageDelayLevel").await;
+            let Some(levels) = text.as_deref().and_then(levels) else { continue };
+            if found.as_ref().is_some_and(|known| *known != levels) {
+                return Err(config_levels());
+            }
+            found = Some(levels);
+        }
+        let supposed = found.is_none();
+        let levels = found.or_else(|| levels(LEVELS)).unwrap_or_default();
+        Ok((Self(levels), supposed))
+    }
+
+    /// The level that waits for at least so long, and how long it waits.
+    pub(crate) fn at_least(&self, after: Duration) -> Option<(usize, Duration)> {
+        let fits = self.0.iter().enumerate().filter(|(_, delay)| **delay >= after);
+        fits.min_by_key(|(_, delay)| **delay).map(|(place, delay)| (place + 1, *delay))
+    }
+
+    /// The level of each rung of a subscription, with its delay.
+    pub(crate) fn of_rungs(
+        &self,
+        topic: &str,
+        rungs: &[Duration],
+    ) -> Result<Vec<(Duration, Duration)>, Error> {
+        let longest = self.0.iter().max().copied().unwrap_or_default();
+        let level = |rung: &Duration| {
+            let (_, actual) = self.at_least(*rung).ok_or_else(|| {
+                config(format!(
+                    "the retry delay {rung:?} of topic {topic} is longer than the longest delay level of RocketMQ, \
+                     {longest:?}; use a shorter one, or more of them"
+                ))
+            })?;
+            Ok((*rung, actual))
+        };
+        rungs.iter().map(level).collect()
+    }
+}
+
+fn config_levels() -> Error {
+    config(
+        "the brokers of this RocketMQ cluster have different delay levels (messageDelayLevel); set the same on all",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use oncemq_core::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn rm7_rungs_are_rounded_up_to_levels() {
+        let known = Levels(levels(LEVELS).unwrap());
+        let secs = Duration::from_secs;
+        assert_eq!(known.at_least(secs(45)), Some((5, secs(60))));
+        assert_eq!(known.at_least(Duration::from_millis(1)), Some((1, secs(1))));
+        assert_eq!(known.at_least(secs(7200)), Some((18, secs(7200))));
+        let error = known.of_rungs("orders", &[secs(5), secs(7201)]).unwrap_err();
+        assert!(error.kind() == ErrorKind::Config && error.to_string().contains("7200s"), "{error}");
+    }
+}

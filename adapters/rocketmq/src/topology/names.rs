@@ -1,0 +1,82 @@
+//! The names of a consumer's topics.
+
+use std::sync::Arc;
+
+use oncemq_core::{ConsumerSpec, Error, ErrorKind};
+
+use crate::config::config;
+
+/// The topics of one consumer.
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    pub(crate) group: Arc<str>,
+    /// One for each subscription.
+    pub(crate) works: Vec<Arc<str>>,
+    /// Where the broker stores what is sent back.
+    pub(crate) retry: Arc<str>,
+    /// Where operators look for dead letters.
+    pub(crate) dead: Arc<str>,
+}
+
+impl Names {
+    pub(crate) fn new(spec: &ConsumerSpec) -> Result<Self, Error> {
+        check_name("consumer", &spec.name, 120)?;
+        let mut works: Vec<Arc<str>> = Vec::new();
+        for subscription in &spec.subscriptions {
+            if let Some(queue) = &subscription.queue {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("queue {queue}: RocketMQ has no queues to name; name the topic alone"),
+                ));
+            }
+            check_name("topic", &subscription.topic, 127)?;
+            if works.contains(&subscription.topic) {
+                let text = format!("topic {} is consumed twice by one consumer", subscription.topic);
+                return Err(config(text));
+            }
+            works.push(subscription.topic.clone());
+        }
+        Ok(Self {
+            group: spec.name.clone(),
+            works,
+            retry: format!("%RETRY%{}", spec.name).into(),
+            dead: format!("%DLQ%{}", spec.name).into(),
+        })
+    }
+}
+
+/// RocketMQ's own rule.
+pub(crate) fn check_name(what: &str, name: &str, longest: usize) -> Result<(), Error> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "%|_-".contains(c);
+    if name.is_empty() || name.len() > longest || !name.chars().all(fits) {
+        return Err(config(format!(
+            "the {what} name {name:?} does not fit RocketMQ; use up to {longest} of a-z, A-Z, 0-9, '_', '-', '%' and \
+             '|'"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use oncemq_core::{Subscription, Topology};
+
+    use super::*;
+
+    #[test]
+    fn names_that_rocketmq_refuses_are_errors_before_it_is_asked() {
+        let spec = |group: &str, topic: &str| {
+            ConsumerSpec::new(group, 1, Topology::Declare).with(Subscription::new(topic))
+        };
+        for (group, topic) in
+            [("points.x", "orders"), ("points", "orders.v1"), ("", "orders"), ("points", "größe")]
+        {
+            let error = Names::new(&spec(group, topic)).unwrap_err();
+            assert!(error.kind() == ErrorKind::Config, "{error}");
+        }
+        let names = Names::new(&spec("points", "orders")).unwrap();
+        assert_eq!((&*names.retry, &*names.dead), ("%RETRY%points", "%DLQ%points"));
+        let twice = spec("points", "orders").with(Subscription::new("orders"));
+        assert_eq!(Names::new(&twice).unwrap_err().kind(), ErrorKind::Config);
+    }
+}
