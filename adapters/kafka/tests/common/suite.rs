@@ -1,15 +1,12 @@
 //! Kafka for the suite of every broker.
 
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use oncemq_core::conformance::Harness;
-use oncemq_core::{Broker, Capabilities, ConsumerSpec, Error, Event, Message, Subscription, Topology};
+use oncemq_core::{Broker, Capabilities, Error, Message, Topology};
 use oncemq_kafka::KafkaBroker;
-use tokio::time::timeout;
 
 /// The server that all tests share.
 pub struct Suite(Option<KafkaBroker>);
@@ -58,33 +55,7 @@ impl Harness for Suite {
     }
 }
 
-/// Every message of a topic, read by a group of its own.
+/// Every message of a topic.
 pub async fn read_all(broker: &KafkaBroker, topic: &str) -> Vec<Message> {
-    static READERS: AtomicU32 = AtomicU32::new(0);
-    let reader = format!("reader-{}-{}", std::process::id(), READERS.fetch_add(1, Ordering::Relaxed));
-    let spec = ConsumerSpec::new(reader, 1_000, Topology::Trust).with(Subscription::new(topic));
-    let mut source = broker.subscribe(&spec).await.unwrap();
-    let (mut letters, mut events, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-    let (begin, mut up) = (Instant::now(), false);
-    while begin.elapsed() < Duration::from_secs(20) {
-        let polled =
-            timeout(Duration::from_millis(500), poll_fn(|cx| source.poll_events(cx, 1_000, &mut events)));
-        match polled.await {
-            Ok(polled) => polled.unwrap(),
-            Err(_) if up => break,
-            Err(_) => {}
-        }
-        for event in events.drain(..) {
-            match event {
-                Event::Delivery(delivery) => {
-                    letters.push(delivery.message().clone());
-                    kept.push(delivery);
-                }
-                Event::Health(health) => up |= health.is_up(),
-                _ => {}
-            }
-        }
-    }
-    source.close(Duration::from_secs(5)).await.unwrap();
-    letters
+    oncemq_test_kit::read_all(broker, topic, Topology::Trust).await
 }

@@ -67,7 +67,9 @@ async fn sharing() {
     until("all are handled", secs(20), async || log.len() >= 100).await;
     sleep(millis(500)).await;
     assert!(counts(&log).values().all(|runs| *runs == 1), "{:?}", counts(&log));
-    assert_eq!((members[0].len(), members[1].len()), (50, 50));
+    // A send that was tried again may have changed the queue.
+    let shares = [members[0].len(), members[1].len()];
+    assert!(shares.iter().all(|share| (45..=55).contains(share)), "{shares:?}");
     first.stop().await;
     publish(&topic, (100..150).map(|n| n.to_string())).await;
     until("the other has all of it", secs(20), async || log.len() == 150).await;
