@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_core::future::BoxFuture;
 use futures_core::stream::BoxStream;
 use oncemq_core::{Context, KeyValue, Message};
-use sqlx::{Either, Execute, Executor, SqlStr};
+use sqlx::{Describe, Either, Execute, Executor, SqlStr};
 
 use crate::dialect::Dialect;
 use crate::error::refused;
@@ -193,6 +193,14 @@ impl<'c, DB: Dialect> Executor<'c> for Db<'c, DB> {
             let mut hold = slot.hold()?;
             hold.lane()?.prepare(sql, kind, parameters).await
         })
+    }
+
+    /// What sqlx's macros ask a database at compile time, and nobody a handler's transaction.
+    fn describe<'e>(self, _sql: SqlStr) -> BoxFuture<'e, Result<Describe<DB>, sqlx::Error>>
+    where
+        'c: 'e,
+    {
+        Box::pin(async { Err(refused("the transaction of a handler describes no statement")) })
     }
 }
 
