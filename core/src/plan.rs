@@ -85,6 +85,10 @@ impl fmt::Display for Plan {
         writeln!(f, "consumer {} on {}", self.consumer, self.broker)?;
         for topic in &self.topics {
             write!(f, "  {}: {}, {}; retries", topic.topic, topic.guarantee, topic.ordering)?;
+            if topic.ordering == "ordered" && !topic.rungs.is_empty() {
+                // They are waited for in the process, and spread.
+                f.write_str(" after up to")?;
+            }
             for rung in &topic.rungs {
                 write!(f, " {:?}", rung.asked)?;
                 if rung.actual != rung.asked {
@@ -121,12 +125,15 @@ mod tests {
             guarantee: "unguarded".to_owned(),
             dead_letters: None,
         };
-        let mut plan = Plan { topics: vec![topic("a"), topic("b")], ..Plan::default() };
+        let rung = Rung { asked: Duration::from_secs(1), actual: Duration::from_secs(1) };
+        let ordered = TopicPlan { rungs: vec![rung], ordering: "ordered".to_owned(), ..topic("c") };
+        let mut plan = Plan { topics: vec![topic("a"), topic("b"), ordered], ..Plan::default() };
         plan.dead_letters(1, "queue b.dead");
         // An adapter that counts wrongly spoils no plan.
-        plan.dead_letters(2, "nowhere");
+        plan.dead_letters(3, "nowhere");
         let text = plan.to_string();
         assert!(text.contains("a: unguarded, free; retries dead-letter\n"), "{text}");
         assert!(text.contains("b: unguarded, free; retries dead-letter in queue b.dead\n"), "{text}");
+        assert!(text.contains("c: unguarded, ordered; retries after up to 1s dead-letter\n"), "{text}");
     }
 }

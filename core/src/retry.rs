@@ -13,7 +13,9 @@ use crate::{Class, Error, ErrorKind, url};
 /// `dead-letter` repeats the last rung for ever. Units: `ms`, `s`, `m`, `h`, `d`.
 ///
 /// The ladder is compiled once for each broker: delay queues on RabbitMQ, retry topics on
-/// Kafka, delay levels on RocketMQ. The delays of a broker are floors.
+/// Kafka, delay levels on RocketMQ. The delays of a broker are floors. On topics that are
+/// consumed in order the ladder waits in the process, between a sixteenth of a delay and the
+/// whole, so that messages that failed together are not tried together again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     rungs: Vec<Duration>,
