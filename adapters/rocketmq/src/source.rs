@@ -102,6 +102,8 @@ pub(crate) async fn start(
         locked: ordered.map(|one| one.topic.clone()).collect(),
         owned: HashMap::new(),
         told: HashMap::new(),
+        names,
+        checked: Instant::now(),
         config,
     };
     let end = Arc::new(Notify::new());

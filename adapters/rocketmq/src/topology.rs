@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 pub(crate) use checks::{check_limit, check_members};
 pub(crate) use levels::Levels;
-pub(crate) use names::{Names, check_name};
+pub(crate) use names::{Names, TOPIC_MAX, check_name};
 
 use crate::client::Seat;
 use crate::cluster::Cluster;
-use crate::config::{Config, config};
+use crate::config::Config;
 
 /// Makes what is missing. Returns the number of queues of each topic.
 pub(crate) async fn declare(
@@ -24,18 +24,15 @@ pub(crate) async fn declare(
     settings: &Config,
     names: &Names,
 ) -> Result<Vec<usize>, Error> {
+    let masters = masters(cluster).await?;
     let mut counts = Vec::new();
     let mut brokers = Vec::new();
     for work in &names.works {
         let mut route = cluster.fresh_route(work).await?;
         if route.is_empty() {
             let Some(queues) = settings.queues else { return Err(missing(work, true)) };
-            let masters = cluster.masters().await?;
-            if masters.is_empty() {
-                return Err(config("this RocketMQ cluster has no broker that takes messages; start one"));
-            }
-            for (broker, _) in masters {
-                cluster.create_topic(&broker, work, queues).await?;
+            for (broker, _) in &masters {
+                cluster.create_topic(broker, work, queues).await?;
             }
             route = await_topic(cluster, settings, work).await?;
         }
@@ -62,6 +59,7 @@ pub(crate) async fn declare(
 
 /// Checks that everything is there. Returns the number of queues of each topic.
 pub(crate) async fn verify(cluster: &Cluster, names: &Names) -> Result<Vec<usize>, Error> {
+    masters(cluster).await?;
     let mut counts = Vec::new();
     for work in &names.works {
         let route = cluster.fresh_route(work).await?;
@@ -85,6 +83,18 @@ pub(crate) async fn verify(cluster: &Cluster, names: &Names) -> Result<Vec<usize
         }
     }
     Ok(counts)
+}
+
+/// The brokers, of which there must be one: without any no topic is anywhere, and none is
+/// missing for that.
+async fn masters(cluster: &Cluster) -> Result<Vec<(Arc<str>, Arc<str>)>, Error> {
+    let masters = cluster.masters().await?;
+    if masters.is_empty() {
+        let text = "no broker of this RocketMQ cluster has told the name server that it takes messages; start one, \
+                    or wait until it has";
+        return Err(Error::new(ErrorKind::Connection, text));
+    }
+    Ok(masters)
 }
 
 /// A topic is known to the name server a moment after it was made.

@@ -18,11 +18,29 @@ type Reply = dyn FnMut(&Request) -> Result<Answer, Fault> + Send;
 pub(crate) struct Fake {
     reply: Arc<Mutex<Box<Reply>>>,
     asked: Arc<Mutex<Vec<Request>>>,
+    known: Arc<Mutex<Known>>,
+}
+
+/// What the name server says of topics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Each has one queue.
+    #[default]
+    All,
+    /// There is none.
+    None,
+    /// It does not answer.
+    Silent,
 }
 
 impl Fake {
     pub(crate) fn new(reply: impl FnMut(&Request) -> Result<Answer, Fault> + Send + 'static) -> Self {
-        Self { reply: Arc::new(Mutex::new(Box::new(reply))), asked: Arc::default() }
+        Self { reply: Arc::new(Mutex::new(Box::new(reply))), asked: Arc::default(), known: Arc::default() }
+    }
+
+    /// From now on the name server knows this.
+    pub(crate) fn knows(&self, known: Known) {
+        *self.known.lock().unwrap() = known;
     }
 
     pub(crate) fn cluster(&self, config: Config) -> Arc<Cluster> {
@@ -44,7 +62,12 @@ impl fmt::Debug for Fake {
 #[async_trait]
 impl Client for Fake {
     async fn route(&self, _topic: &str) -> Result<Option<Vec<Seat>>, Fault> {
-        Ok(Some(vec![Seat { broker: "broker-a".into(), address: "here".into(), reads: 1, writes: 1 }]))
+        let seat = Seat { broker: "broker-a".into(), address: "here".into(), reads: 1, writes: 1 };
+        match *self.known.lock().unwrap() {
+            Known::All => Ok(Some(vec![seat])),
+            Known::None => Ok(None),
+            Known::Silent => Err(Fault::NotSent("nobody is there".to_owned())),
+        }
     }
 
     async fn masters(&self) -> Result<Vec<(Arc<str>, Arc<str>)>, Fault> {

@@ -24,6 +24,7 @@ use super::shared::Shared;
 use crate::cluster::{Cluster, Member, Queue};
 use crate::config::Config;
 use crate::error;
+use crate::topology::{Names, check_members};
 
 /// How often the lists are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -46,6 +47,9 @@ pub(crate) struct Group {
     pub(crate) owned: HashMap<Queue, JoinHandle<()>>,
     /// When each broker was last told of us.
     pub(crate) told: HashMap<Arc<str>, Instant>,
+    pub(crate) names: Names,
+    /// When the other members were last looked at.
+    pub(crate) checked: Instant,
 }
 
 impl Group {
@@ -58,6 +62,7 @@ impl Group {
                 Ok(()) => {
                     self.shared.trouble("group", None);
                     self.shared.joined();
+                    self.check_others().await;
                 }
                 Err(error) if error::is_final(&error) => self.shared.fail(error),
                 Err(error) => self.shared.trouble("group", Some(error.to_string())),
@@ -100,17 +105,28 @@ impl Group {
         Ok(())
     }
 
-    /// A broker that stops in order takes its topics off the name server first.
+    /// A broker that stops in order takes its topics off the name server first, and one that
+    /// was killed is missed after a while: what was there once comes back with its broker.
     fn missing(&self, topic: &str) -> Error {
-        match self.told.is_empty() {
-            true => Error::new(
+        match self.cluster.has_seen(topic) {
+            true => Error::new(ErrorKind::Connection, format!("no broker of RocketMQ has topic {topic} now")),
+            false => Error::new(
                 ErrorKind::Topology,
                 format!("there is no topic {topic} in RocketMQ; create it, or use Topology::Declare"),
             ),
-            false => {
-                Error::new(ErrorKind::Connection, format!("no broker of RocketMQ has topic {topic} now"))
-            }
         }
+    }
+
+    /// Members that started together did not see each other. None of them can be refused any
+    /// more, but it can be said.
+    async fn check_others(&mut self) {
+        if self.checked.elapsed() < ALIVE {
+            return;
+        }
+        self.checked = Instant::now();
+        let checked = check_members(&self.cluster, &self.names).await;
+        let wrong = checked.err().filter(error::is_final).map(|error| error.to_string());
+        self.shared.trouble("members", wrong);
     }
 
     async fn tell(&mut self, broker: &Arc<str>) -> Result<(), Error> {
@@ -234,7 +250,50 @@ fn share_of(id: &str, members: &[String], queues: &[Queue]) -> Vec<Queue> {
 
 #[cfg(test)]
 mod tests {
+    use oncemq_core::{ConsumerSpec, Topology};
+
     use super::*;
+    use crate::client::fake::{Fake, Known, answer};
+    use crate::client::{Answer, verb};
+
+    /// A broker that was killed, and with it the topic from the name server.
+    #[tokio::test]
+    async fn a_topic_that_was_there_is_waited_for_and_one_that_never_was_is_not() {
+        let fake = Fake::new(|request| match request.code {
+            verb::MEMBERS => {
+                let body = r#"{"consumerIdList":["me"]}"#;
+                Ok(Answer { body: Some(body.into()), ..Answer::default() })
+            }
+            _ => answer(error::code::SUCCESS),
+        });
+        let cluster = fake.cluster(Config::default());
+        let group = |topic: &str| {
+            let topics = vec![topic.into()];
+            let member = Member { id: "me".to_owned(), group: "g".into(), topics: topics.clone() };
+            Group {
+                cluster: cluster.clone(),
+                config: Arc::new(Config::default()),
+                shared: Arc::new(Shared::new(topics)),
+                member: Arc::new(member),
+                pace: Pace { reach: 8, commit_each: false },
+                locked: BTreeSet::new(),
+                owned: HashMap::new(),
+                told: HashMap::new(),
+                names: Names::new(&ConsumerSpec::new("g", 1, Topology::Trust)).unwrap(),
+                checked: Instant::now(),
+            }
+        };
+        let mut there = group("t");
+        there.look().await.unwrap();
+        fake.knows(Known::None);
+        cluster.doubt_routes();
+        // The first request that nobody answered was the one that says that we are alive.
+        there.told.clear();
+        let error = there.look().await.unwrap_err();
+        assert!(!error::is_final(&error) && error.kind() == ErrorKind::Connection, "{error}");
+        let error = group("u").look().await.unwrap_err();
+        assert!(error::is_final(&error) && error.kind() == ErrorKind::Topology, "{error}");
+    }
 
     #[test]
     fn every_queue_belongs_to_one_member() {
