@@ -43,6 +43,9 @@ pub(crate) struct Config {
     pub(crate) delay_levels: Option<Vec<Duration>>,
 }
 
+/// A topic with more queues is rather a slip, and cannot be made smaller again.
+const QUEUES_MAX: i32 = 1_024;
+
 impl Config {
     /// Reads a `rocketmq://` or `rocketmqs://` URL.
     pub(crate) fn from_url(text: &str) -> Result<Self, Error> {
@@ -60,8 +63,16 @@ impl Config {
                 return Err(config(format!("the RocketMQ {name} is zero; set for instance 10s")));
             }
         }
-        if self.queues.is_some_and(|queues| queues < 1) {
-            return Err(config("the RocketMQ setting queues must be above 0; set for instance 4"));
+        if self.queues.is_some_and(|queues| !(1..=QUEUES_MAX).contains(&queues)) {
+            return Err(config(format!(
+                "the RocketMQ setting queues must be from 1 to {QUEUES_MAX}; set for instance 4"
+            )));
+        }
+        if self.delay_levels.iter().flatten().any(Duration::is_zero) {
+            return Err(config("a delay level of RocketMQ is zero; write what messageDelayLevel has"));
+        }
+        if self.tls_ca.is_some() && !self.tls {
+            return Err(config("tls_ca in the RocketMQ URL needs TLS; write rocketmqs://, or leave it out"));
         }
         if self.tls && cfg!(not(feature = "tls")) {
             return Err(Error::new(

@@ -84,6 +84,12 @@ fn server(place: &str) -> Result<String, Error> {
     if host.is_empty() {
         return Err(config(format!("the RocketMQ URL has no host; write {FORM}")));
     }
+    if host.chars().any(|c| c.is_whitespace() || c.is_control() || !c.is_ascii()) {
+        return Err(config(
+            "a host in the RocketMQ URL has a blank or a character that is not ASCII; an international name must be \
+             written in its form with xn--",
+        ));
+    }
     let port = match port {
         None => 9876,
         Some(port) => port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(|| {

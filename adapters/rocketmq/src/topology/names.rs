@@ -6,6 +6,33 @@ use oncemq_core::{ConsumerSpec, Error, ErrorKind};
 
 use crate::config::config;
 
+/// The longest name of a topic.
+pub(crate) const TOPIC_MAX: usize = 127;
+/// Where brokers keep what is theirs. Dead letters may be consumed.
+const TOPICS: [&str; 10] = [
+    "%RETRY%",
+    "%SYS%",
+    "BenchmarkTest",
+    "OFFSET_MOVED_EVENT",
+    "RMQ_SYS_",
+    "SCHEDULE_TOPIC_XXXX",
+    "SELF_TEST_TOPIC",
+    "TBW102",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "rmq_sys_",
+];
+const GROUPS: [&str; 9] = [
+    "%RETRY%",
+    "%DLQ%",
+    "CID_ONSAPI_",
+    "CID_ONS-HTTP-PROXY",
+    "CID_RMQ_SYS_",
+    "CID_SYS_RMQ_",
+    "DEFAULT_CONSUMER",
+    "SELF_TEST_",
+    "TOOLS_CONSUMER",
+];
+
 /// The topics of one consumer.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
@@ -21,6 +48,7 @@ pub(crate) struct Names {
 impl Names {
     pub(crate) fn new(spec: &ConsumerSpec) -> Result<Self, Error> {
         check_name("consumer", &spec.name, 120)?;
+        check_own("consumer", &spec.name, &GROUPS)?;
         let mut works: Vec<Arc<str>> = Vec::new();
         for subscription in &spec.subscriptions {
             if let Some(queue) = &subscription.queue {
@@ -29,7 +57,8 @@ impl Names {
                     format!("queue {queue}: RocketMQ has no queues to name; name the topic alone"),
                 ));
             }
-            check_name("topic", &subscription.topic, 127)?;
+            check_name("topic", &subscription.topic, TOPIC_MAX)?;
+            check_own("topic", &subscription.topic, &TOPICS)?;
             if works.contains(&subscription.topic) {
                 let text = format!("topic {} is consumed twice by one consumer", subscription.topic);
                 return Err(config(text));
@@ -43,6 +72,14 @@ impl Names {
             dead: format!("%DLQ%{}", spec.name).into(),
         })
     }
+}
+
+/// Whether RocketMQ keeps a name for itself. These are the beginnings of such names.
+fn check_own(what: &str, name: &str, kept: &[&str]) -> Result<(), Error> {
+    if kept.iter().any(|kept| name.starts_with(kept)) {
+        return Err(config(format!("the {what} name {name} belongs to RocketMQ itself; use another one")));
+    }
+    Ok(())
 }
 
 /// RocketMQ's own rule.
@@ -74,6 +111,20 @@ mod tests {
             let error = Names::new(&spec(group, topic)).unwrap_err();
             assert!(error.kind() == ErrorKind::Config, "{error}");
         }
+        for (group, topic) in [
+            ("points", "%RETRY%points"),
+            ("points", "SCHEDULE_TOPIC_XXXX"),
+            ("points", "RMQ_SYS_TRANS_HALF_TOPIC"),
+            ("TOOLS_CONSUMER", "orders"),
+            ("CID_RMQ_SYS_x", "orders"),
+        ] {
+            let error = Names::new(&spec(group, topic)).unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::Config && error.to_string().contains("RocketMQ itself"),
+                "{error}"
+            );
+        }
+        Names::new(&spec("replay", "%DLQ%points")).unwrap();
         let names = Names::new(&spec("points", "orders")).unwrap();
         assert_eq!((&*names.retry, &*names.dead), ("%RETRY%points", "%DLQ%points"));
         let twice = spec("points", "orders").with(Subscription::new("orders"));
