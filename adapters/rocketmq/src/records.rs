@@ -12,4 +12,4 @@ mod text;
 mod write;
 
 pub(crate) use read::{Native, read, transaction_of};
-pub(crate) use write::{Extra, Record, copy, write, write_half};
+pub(crate) use write::{Extra, Record, copy, shortened, write, write_half};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncemq_core::Error;
+use oncemq_core::{Error, ErrorKind};
 
 use super::{Cluster, Queue, SHORT};
 use crate::client::{Answer, Fault, Request, Stored, verb};
@@ -129,6 +129,9 @@ impl Cluster {
         match self.ask(&native.broker, request, SHORT).await {
             Ok(answer) if answer.code == code::SUCCESS => Ok(SentBack::Stored),
             Ok(answer) if answer.remark.starts_with("look message by offset failed") => Ok(SentBack::Expired),
+            Ok(answer) if answer.remark.contains("PROPERTIES_SIZE_EXCEEDED") => {
+                Err(Error::new(ErrorKind::TooLarge, "its headers leave no room for those of the broker"))
+            }
             Ok(answer) => Err(error::refused(what, &answer)),
             Err(fault) => Err(error::from_fault(what, &fault)),
         }

@@ -61,7 +61,34 @@ fn what_belongs_to_the_broker_cannot_be_set() {
     for message in wrong.iter().chain([&repeated, &Message::tombstone(), &Message::new("x").with_id("")]) {
         assert_eq!(write(message, "id").unwrap_err().kind(), ErrorKind::Unsupported, "{message:?}");
     }
-    assert!(write(&Message::new("x").with_header("DELAY", "3"), "id").is_ok());
+}
+
+#[test]
+fn delays_that_no_broker_understands_are_refused_and_others_sent() {
+    let with = |headers: &[(&str, &str)]| {
+        let message = headers.iter().fold(Message::new("x"), |message, (name, value)| {
+            message.with_header(*name, (*value).to_owned())
+        });
+        write(&message, "id").map(drop).map_err(|error| error.kind())
+    };
+    for fits in
+        [("DELAY", "3"), ("DELAY", "0"), ("TIMER_DELAY_SEC", "5"), ("TIMER_DELIVER_MS", "1795000000000")]
+    {
+        assert_eq!(with(&[fits]), Ok(()), "{fits:?}");
+    }
+    let wrong = ["", "5s", " 1 ", "-1", "99999999999999", "1.5"];
+    for wrong in wrong.map(|value| ("DELAY", value)).into_iter().chain([("TIMER_DELAY_MS", "soon")]) {
+        assert_eq!(with(&[wrong]), Err(ErrorKind::Unsupported), "{wrong:?}");
+    }
+    assert_eq!(with(&[("DELAY", "1"), ("TIMER_DELAY_SEC", "5")]), Err(ErrorKind::Unsupported));
+}
+
+#[test]
+fn headers_leave_room_for_those_of_retries_and_dead_letters() {
+    let message = |length| Message::new("x").with_header("large", "x".repeat(length));
+    assert!(write(&message(28_000), "id").is_ok());
+    let error = write(&message(29_000), "id").unwrap_err();
+    assert!(error.kind() == ErrorKind::TooLarge && error.to_string().contains("32767"), "{error}");
 }
 
 #[test]

@@ -12,6 +12,15 @@ use super::names::{
 };
 use super::text::{self, encode};
 
+/// The longest form of all properties together.
+const PROPERTIES_MAX: usize = 32_767;
+/// Names the headers that a dead letter had no room for.
+pub(crate) const CUT: &str = "oncemq-headers-cut";
+/// So much of their names.
+const NAMES_MAX: usize = 512;
+/// What copies of ours need of it.
+const ROOM: usize = 4_096;
+
 /// What is sent: the properties in the protocol's form, and the body.
 #[derive(Debug)]
 pub(crate) struct Record {
@@ -37,7 +46,7 @@ pub(crate) struct Extra {
 /// # Errors
 /// [`Unsupported`](ErrorKind::Unsupported) for what the protocol cannot carry.
 pub(crate) fn write(message: &Message, id: &str) -> Result<Record, Error> {
-    published(message, id)?.done(message)
+    fitting(published(message, id)?.done(message)?)
 }
 
 /// The same, kept back by the broker until it knows how a transaction of this producer group
@@ -58,7 +67,35 @@ pub(crate) fn write_half(
     writer.put("TRAN_MSG", "true");
     writer.put("PGROUP", group);
     writer.put(TRANSACTION, transaction);
-    writer.done(message)
+    fitting(writer.done(message)?)
+}
+
+/// Leaves room for what a retry or a dead letter adds.
+fn fitting(record: Record) -> Result<Record, Error> {
+    let size = record.properties.len();
+    if size > PROPERTIES_MAX - ROOM {
+        let text = format!(
+            "headers, id and key of {size} bytes; RocketMQ takes {PROPERTIES_MAX}, of which a retry or a dead letter \
+             needs {ROOM}: move the rest into the body"
+        );
+        return Err(Error::new(ErrorKind::TooLarge, text));
+    }
+    Ok(record)
+}
+
+/// Whether a broker understands how a message is to be delayed; it would not say what is wrong.
+fn check_delay(headers: &Headers) -> Result<(), Error> {
+    let mut delays = DELAYS.iter().filter_map(|name| Some((*name, headers.get(name)?)));
+    let Some((name, value)) = delays.next() else { return Ok(()) };
+    if let Some((second, _)) = delays.next() {
+        return Err(unsupported(format!("the headers {name} and {second} are two delays; send one of them")));
+    }
+    let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
+    if !digits || name == "DELAY" && value.len() > 3 {
+        let want = if name == "DELAY" { "the number of a delay level, such as 3" } else { "a whole number" };
+        return Err(unsupported(format!("the header {name} is not {want}")));
+    }
+    Ok(())
 }
 
 fn published(message: &Message, id: &str) -> Result<Writer, Error> {
@@ -67,6 +104,7 @@ fn published(message: &Message, id: &str) -> Result<Writer, Error> {
             "the header {name} is a property of RocketMQ's own and cannot be set"
         )));
     }
+    check_delay(message.headers())?;
     let mut writer = Writer::default();
     writer.message(message, id)?;
     Ok(writer)
@@ -164,4 +202,32 @@ impl Writer {
 
 fn unsupported(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, message)
+}
+
+/// The same message with as many of its headers as a copy has room for, the shortest first, and
+/// a header that names those that were left out. Our own headers stay.
+pub(crate) fn shortened(message: &Message) -> Message {
+    let size =
+        |name: &str, value: Option<&Bytes>| name.len() + value.map_or(0, |value| encode(value).len()) + 2;
+    let mut headers: Vec<_> = message.headers().iter().filter(|(name, _)| !is_ours(name)).collect();
+    headers.sort_by_key(|(name, value)| size(name, *value));
+    let mut room = PROPERTIES_MAX - 3 * ROOM;
+    let mut cut = Vec::new();
+    for (name, value) in headers {
+        match room.checked_sub(size(name, value)) {
+            Some(left) => room = left,
+            None => cut.push(name.to_owned()),
+        }
+    }
+    let mut short = message.clone();
+    let parts = short.parts_mut();
+    cut.iter().for_each(|name| parts.headers.remove(name));
+    let mut names = cut.join(", ");
+    names.truncate(names.floor_char_boundary(NAMES_MAX));
+    parts.headers.set(CUT, names);
+    short
+}
+
+fn is_ours(name: &str) -> bool {
+    name.starts_with("oncemq-")
 }

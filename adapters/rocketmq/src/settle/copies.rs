@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use oncemq_core::partitions::Answer;
-use oncemq_core::{Error, ErrorKind, Health, Message, Reject, Retry, Token, failpoint, header};
+use oncemq_core::{Class, Error, ErrorKind, Health, Message, Reject, Retry, Token, failpoint, header};
 use tokio::sync::mpsc;
 
 use crate::cluster::{Cluster, SentBack};
@@ -26,6 +26,8 @@ const COPIES_MAX: usize = 256;
 /// The diagnostic text of a dead letter, in bytes. All properties of a message together may be
 /// 32 KiB long.
 const REASON_MAX: usize = 8 * 1024;
+/// The same where headers had to go.
+const SHORT_REASON_MAX: usize = 1024;
 /// The wait after a first failed try; it doubles up to the longest.
 const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -134,17 +136,16 @@ impl Desk {
             Error::new(ErrorKind::Internal, "a delivery has lost what RocketMQ knows it by")
         })?;
         match &job.purpose {
-            Purpose::Retry(retry) => self.retry(&job.message, native, retry).await,
-            Purpose::Reject(reject) => {
-                let letter = |limit| reject.copy(&job.message, limit);
-                match self.dead_letter(native, &letter(REASON_MAX)).await {
-                    // The text is what can be spared.
-                    Err(error) if error.kind() == ErrorKind::TooLarge => {
-                        self.dead_letter(native, &letter(0)).await
-                    }
-                    stored => stored,
+            Purpose::Retry(retry) => match self.retry(&job.message, native, retry).await {
+                // It would be for ever.
+                Err(error) if error.kind() == ErrorKind::TooLarge => {
+                    let reason = format!("it cannot be sent back: {error}; it failed by: {}", retry.reason);
+                    let reject = Reject::new(Class::System, retry.trail.clone(), reason);
+                    self.reject(&job.message, native, &reject).await
                 }
-            }
+                stored => stored,
+            },
+            Purpose::Reject(reject) => self.reject(&job.message, native, reject).await,
             Purpose::Stray => {
                 let reason = format!("{} does not consume topic {} any more", self.names.group, native.topic);
                 let mut letter = job.message.clone();
@@ -172,6 +173,16 @@ impl Desk {
         self.producer.send(&self.names.retry, &record, attempt).await
     }
 
+    /// A dead letter has the text and the headers that there is room for.
+    async fn reject(&self, message: &Message, native: &Native, reject: &Reject) -> Result<(), Error> {
+        let whole = self.dead_letter(native, &reject.copy(message, REASON_MAX)).await;
+        let Err(ErrorKind::TooLarge) = whole.as_ref().map_err(Error::kind) else { return whole };
+        let bare = self.dead_letter(native, &reject.copy(message, 0)).await;
+        let Err(ErrorKind::TooLarge) = bare.as_ref().map_err(Error::kind) else { return bare };
+        let short = records::shortened(&reject.copy(message, SHORT_REASON_MAX));
+        self.dead_letter(native, &short).await
+    }
+
     async fn dead_letter(&self, native: &Native, letter: &Message) -> Result<(), Error> {
         let record = records::copy(letter, native, &Extra { dead: true, ..Extra::default() })?;
         self.producer.send(&self.names.dead, &record, 0).await
@@ -182,7 +193,7 @@ impl Desk {
 mod tests {
     use std::sync::Mutex;
 
-    use oncemq_core::{Class, Identity, Settle, Trail};
+    use oncemq_core::{Identity, Settle, Trail};
 
     use super::*;
     use crate::client::fake::{Fake, answer, field};
@@ -204,7 +215,10 @@ mod tests {
 
     impl Bench {
         fn new(reply: impl FnMut(&crate::client::Request) -> Result<Reply, Fault> + Send + 'static) -> Self {
-            let fake = Fake::new(reply);
+            Self::of(Fake::new(reply))
+        }
+
+        fn of(fake: Fake) -> Self {
             let config = Config { publish_timeout: Duration::from_millis(10), ..Config::default() };
             let cluster = fake.cluster(config.clone());
             let shared = Arc::new(Shared::new(vec![QUEUE.into()]));
@@ -322,6 +336,42 @@ mod tests {
         let sent = bench.fake.asked(310);
         assert_eq!(field(&sent[0], "j"), "3");
         assert!(field(&sent[0], "i").contains("oncemq-attempt\u{1}3"));
+    }
+
+    /// Of a message of another producer, whose headers fill what a broker takes.
+    #[tokio::test]
+    async fn what_has_no_room_for_more_headers_is_a_dead_letter_without_some() {
+        let room = |request: &crate::client::Request| field(request, "i").len() < 32_768;
+        let mut bench = Bench::new(move |request| match request.code {
+            36 => {
+                let remark = "[PROPERTIES_SIZE_EXCEEDED]".to_owned();
+                Ok(Reply { code: 1, remark, ..Reply::default() })
+            }
+            _ if room(request) => answer(0),
+            _ => answer(crate::error::code::MESSAGE_ILLEGAL),
+        });
+        for purpose in ["retry", "reject"] {
+            let mut job = bench
+                .job(|message, trail| match purpose {
+                    "retry" => retry(message, trail),
+                    _ => oncemq_core::Ack::reject(Class::Business, trail, "no product"),
+                })
+                .await;
+            let headers = &mut job.message.parts_mut().headers;
+            headers.set("large", "x".repeat(32_600));
+            headers.set("tenant", "t");
+            assert!(bench.attempt(job).await.is_none(), "{purpose}");
+            let sent = bench.fake.asked(310);
+            let letter = sent.last().unwrap();
+            let properties = field(letter, "i");
+            assert_eq!(field(letter, "b"), "%DLQ%g");
+            for part in ["tenant\u{1}t\u{2}", "oncemq-headers-cut\u{1}large\u{2}"] {
+                assert!(properties.contains(part), "{purpose}: {part:?}");
+            }
+            let why = if purpose == "retry" { "cannot be sent back" } else { "no product" };
+            assert!(properties.contains(why), "{purpose}: {why:?}");
+            bench = Bench::of(bench.fake);
+        }
     }
 
     #[tokio::test]
