@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use oncemq_core::{Error, ErrorKind};
 use serde_json::Value;
 
@@ -74,10 +75,25 @@ impl Cluster {
 
     /// Every broker that takes messages, by name.
     pub(crate) async fn masters(&self) -> Result<Vec<(Arc<str>, Arc<str>)>, Error> {
-        let found = self.client.masters().await.map_err(|fault| self.unreachable(&fault))?;
+        let found = self.name_servers(|| self.client.masters()).await?;
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         addresses.extend(found.iter().cloned());
         Ok(found)
+    }
+
+    /// Asks the name servers. The client avoids one that has just failed, so each has its chance.
+    async fn name_servers<'f, T>(
+        &self,
+        ask: impl Fn() -> BoxFuture<'f, Result<T, Fault>> + Send,
+    ) -> Result<T, Error> {
+        let mut others = self.config.name_servers.len().saturating_sub(1);
+        loop {
+            match ask().await {
+                Ok(found) => return Ok(found),
+                Err(_) if others > 0 => others -= 1,
+                Err(fault) => return Err(self.unreachable(&fault)),
+            }
+        }
     }
 
     fn unreachable(&self, fault: &Fault) -> Error {
@@ -115,7 +131,7 @@ impl Cluster {
 
     /// The same, asked for now.
     pub(crate) async fn fresh_route(&self, topic: &str) -> Result<Arc<[Seat]>, Error> {
-        let found = self.client.route(topic).await.map_err(|fault| self.unreachable(&fault))?;
+        let found = self.name_servers(|| self.client.route(topic)).await?;
         let seats: Arc<[Seat]> = found.unwrap_or_default().into();
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         addresses.extend(seats.iter().map(|seat| (seat.broker.clone(), seat.address.clone())));
@@ -178,6 +194,17 @@ pub(crate) fn parsed(body: Option<Bytes>, what: &str) -> Result<Value, Error> {
 mod tests {
     use super::*;
     use crate::client::fake::{Fake, Known, answer};
+
+    #[tokio::test]
+    async fn a_name_server_that_is_not_there_is_no_matter_if_another_is() {
+        for (count, found) in [(1, false), (2, true)] {
+            let fake = Fake::new(|_| answer(code::SUCCESS));
+            let name_servers = (0..count).map(|n| format!("ns{n}:9876")).collect();
+            let cluster = fake.cluster(Config { name_servers, ..Config::default() });
+            fake.knows(Known::SilentOnce);
+            assert_eq!(cluster.route("t").await.is_ok(), found, "{count}");
+        }
+    }
 
     #[tokio::test]
     async fn while_no_name_server_answers_topics_are_where_they_were() {

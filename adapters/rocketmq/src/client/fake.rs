@@ -31,6 +31,8 @@ pub(crate) enum Known {
     None,
     /// It does not answer.
     Silent,
+    /// It does not answer, but another one will.
+    SilentOnce,
 }
 
 impl Fake {
@@ -63,11 +65,14 @@ impl fmt::Debug for Fake {
 impl Client for Fake {
     async fn route(&self, _topic: &str) -> Result<Option<Vec<Seat>>, Fault> {
         let seat = Seat { broker: "broker-a".into(), address: "here".into(), reads: 1, writes: 1 };
-        match *self.known.lock().unwrap() {
-            Known::All => Ok(Some(vec![seat])),
-            Known::None => Ok(None),
-            Known::Silent => Err(Fault::NotSent("nobody is there".to_owned())),
+        let mut known = self.known.lock().unwrap();
+        match *known {
+            Known::All => return Ok(Some(vec![seat])),
+            Known::None => return Ok(None),
+            Known::Silent => {}
+            Known::SilentOnce => *known = Known::All,
         }
+        Err(Fault::NotSent("nobody is there".to_owned()))
     }
 
     async fn masters(&self) -> Result<Vec<(Arc<str>, Arc<str>)>, Fault> {
