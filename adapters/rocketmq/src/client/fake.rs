@@ -29,9 +29,7 @@ pub(crate) enum Known {
     All,
     /// There is none.
     None,
-    /// It does not answer.
-    Silent,
-    /// It does not answer, but another one will.
+    /// The one that is asked does not answer, but another one will.
     SilentOnce,
 }
 
@@ -69,7 +67,6 @@ impl Client for Fake {
         match *known {
             Known::All => return Ok(Some(vec![seat])),
             Known::None => return Ok(None),
-            Known::Silent => {}
             Known::SilentOnce => *known = Known::All,
         }
         Err(Fault::NotSent("nobody is there".to_owned()))

@@ -286,7 +286,7 @@ mod tests {
         let mut there = group("t");
         there.look().await.unwrap();
         fake.knows(Known::None);
-        cluster.doubt_routes();
+        cluster.forget_routes();
         // The first request that nobody answered was the one that says that we are alive.
         there.told.clear();
         let error = there.look().await.unwrap_err();
