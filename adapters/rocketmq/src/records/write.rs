@@ -44,7 +44,8 @@ pub(crate) struct Extra {
 /// A message as an application publishes it. `id` is for one without an id of its own.
 ///
 /// # Errors
-/// [`Unsupported`](ErrorKind::Unsupported) for what the protocol cannot carry.
+/// [`Unsupported`](ErrorKind::Unsupported) for what the protocol cannot carry,
+/// [`TooLarge`](ErrorKind::TooLarge) for headers that leave no room for those of a retry.
 pub(crate) fn write(message: &Message, id: &str) -> Result<Record, Error> {
     fitting(published(message, id)?.done(message)?)
 }

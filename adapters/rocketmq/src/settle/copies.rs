@@ -150,7 +150,12 @@ impl Desk {
                 let reason = format!("{} does not consume topic {} any more", self.names.group, native.topic);
                 let mut letter = job.message.clone();
                 letter.parts_mut().headers.set(header::REASON, reason);
-                self.dead_letter(native, &letter).await
+                match self.dead_letter(native, &letter).await {
+                    Err(error) if error.kind() == ErrorKind::TooLarge => {
+                        self.dead_letter(native, &records::shortened(&letter)).await
+                    }
+                    stored => stored,
+                }
             }
         }
     }
@@ -179,8 +184,7 @@ impl Desk {
         let Err(ErrorKind::TooLarge) = whole.as_ref().map_err(Error::kind) else { return whole };
         let bare = self.dead_letter(native, &reject.copy(message, 0)).await;
         let Err(ErrorKind::TooLarge) = bare.as_ref().map_err(Error::kind) else { return bare };
-        let short = records::shortened(&reject.copy(message, SHORT_REASON_MAX));
-        self.dead_letter(native, &short).await
+        self.dead_letter(native, &records::shortened(&reject.copy(message, SHORT_REASON_MAX))).await
     }
 
     async fn dead_letter(&self, native: &Native, letter: &Message) -> Result<(), Error> {

@@ -250,7 +250,7 @@ fn share_of(id: &str, members: &[String], queues: &[Queue]) -> Vec<Queue> {
 
 #[cfg(test)]
 mod tests {
-    use oncemq_core::{ConsumerSpec, Topology};
+    use oncemq_core::{ConsumerSpec, Subscription, Topology};
 
     use super::*;
     use crate::client::fake::{Fake, Known, answer};
@@ -264,9 +264,14 @@ mod tests {
                 let body = r#"{"consumerIdList":["me"]}"#;
                 Ok(Answer { body: Some(body.into()), ..Answer::default() })
             }
+            verb::CONSUMERS => {
+                let body = r#"{"subscriptionTable":{"other":{"subString":"*"}}}"#;
+                Ok(Answer { body: Some(body.into()), ..Answer::default() })
+            }
             _ => answer(error::code::SUCCESS),
         });
         let cluster = fake.cluster(Config::default());
+        let spec = |topic: &str| ConsumerSpec::new("g", 1, Topology::Trust).with(Subscription::new(topic));
         let group = |topic: &str| {
             let topics = vec![topic.into()];
             let member = Member { id: "me".to_owned(), group: "g".into(), topics: topics.clone() };
@@ -279,12 +284,17 @@ mod tests {
                 locked: BTreeSet::new(),
                 owned: HashMap::new(),
                 told: HashMap::new(),
-                names: Names::new(&ConsumerSpec::new("g", 1, Topology::Trust)).unwrap(),
+                names: Names::new(&spec(topic)).unwrap(),
                 checked: Instant::now(),
             }
         };
         let mut there = group("t");
         there.look().await.unwrap();
+        // One that started together with this one, and consumes something else.
+        there.checked = Instant::now().checked_sub(ALIVE).unwrap();
+        there.check_others().await;
+        let told = there.shared.told();
+        assert!(told.to_string().contains("subscribes to other"), "{told}");
         fake.knows(Known::None);
         cluster.forget_routes();
         // The first request that nobody answered was the one that says that we are alive.

@@ -96,6 +96,12 @@ impl Shared {
         });
     }
 
+    /// The last health that was told.
+    #[cfg(test)]
+    pub(crate) fn told(&self) -> Health {
+        self.state().told.clone().unwrap_or_default()
+    }
+
     pub(crate) fn copies_health(&self, health: Health) {
         self.change_health(|state| state.copies = health);
     }
