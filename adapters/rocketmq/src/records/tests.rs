@@ -137,3 +137,16 @@ fn a_message_of_a_topic_that_is_not_consumed_any_more_has_no_subscription() {
     let read = read(Stored::default(), &queue("gone"), &["orders".into()]);
     assert_eq!(Native::of(&read).unwrap().subscription, None);
 }
+
+#[test]
+fn what_is_shortened_fits_whatever_its_headers_are_called() {
+    let message = Message::new("x")
+        .with_header("oncemq-reason", "it failed")
+        .with_header("oncemq-foreign", "y".repeat(20_000))
+        .with_header("large", "x".repeat(12_500))
+        .with_header("tenant", "t");
+    let short = write::shortened(&message);
+    let names: Vec<_> = short.headers().iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["oncemq-reason", "large", "tenant", "oncemq-headers-cut"]);
+    assert_eq!(short.headers().get_str("oncemq-headers-cut"), Some("oncemq-foreign"));
+}

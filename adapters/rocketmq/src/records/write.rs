@@ -206,11 +206,14 @@ fn unsupported(message: impl Into<String>) -> Error {
 }
 
 /// The same message with as many of its headers as a copy has room for, the shortest first, and
-/// a header that names those that were left out. Our own headers stay.
+/// a header that names those that were left out. Our own headers stay, as far as they are not
+/// somebody else's under such a name.
 pub(crate) fn shortened(message: &Message) -> Message {
     let size =
         |name: &str, value: Option<&Bytes>| name.len() + value.map_or(0, |value| encode(value).len()) + 2;
-    let mut headers: Vec<_> = message.headers().iter().filter(|(name, _)| !is_ours(name)).collect();
+    let spared = |name: &str, value| is_ours(name) && size(name, value) <= ROOM;
+    let mut headers: Vec<_> =
+        message.headers().iter().filter(|(name, value)| !spared(name, *value)).collect();
     headers.sort_by_key(|(name, value)| size(name, *value));
     let mut room = PROPERTIES_MAX - 3 * ROOM;
     let mut cut = Vec::new();
