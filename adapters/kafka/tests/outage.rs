@@ -106,10 +106,17 @@ async fn told_once() {
     let spec = ConsumerSpec::new("points", 100, Topology::Trust);
     let subscription = Subscription::new(mock.topic.as_str()).with_rungs([secs(1)]);
     mock.cluster.create_topic(&format!("points.{}.retry.1000ms", mock.topic), 1, 1).unwrap();
+    // A second for a copy, and as long as it takes for what is to be there before the outage.
     let mut bare = Bare::with(mock.broker("publish_timeout=1s"), &spec.with(subscription)).await;
-    bare.send(0..2).await;
+    let publisher = mock.broker("").publisher().await.unwrap();
+    for body in ["0", "1"] {
+        publisher.publish(&mock.topic, &Message::new(body)).await.unwrap();
+    }
+    publisher.close().await.unwrap();
     let (first, second) = (bare.next().await, bare.next().await);
-    assert!(bare.health.is_up(), "{}", bare.health);
+    while !bare.health.is_up() {
+        bare.poll().await;
+    }
     mock.cluster.broker_down(1).unwrap();
     // Its copy cannot be stored either.
     let trail = Trail::read(first.message(), &"points".into(), &"kind".into(), Identity::Position);
