@@ -61,7 +61,8 @@ impl Cluster {
         self.demand(broker, request, "leaving the consumer group").await.map(drop)
     }
 
-    /// The members of a group that a broker knows, in order.
+    /// The members of a group that a broker knows, in order, each once: a broker counts the
+    /// connections that told it of a member, and an old one may live on beside the new one.
     pub(crate) async fn members(&self, broker: &str, group: &str) -> Result<Vec<String>, Error> {
         let what = "asking for the members of the consumer group";
         let request = Request::new(verb::MEMBERS).with("consumerGroup", group);
@@ -78,6 +79,7 @@ impl Cluster {
         let list = body["consumerIdList"].as_array().map(Vec::as_slice).unwrap_or_default();
         let mut members: Vec<String> = list.iter().filter_map(Value::as_str).map(str::to_owned).collect();
         members.sort_unstable();
+        members.dedup();
         Ok(members)
     }
 
@@ -117,4 +119,21 @@ fn lock(code: i32, queue: &Queue, member: &Member) -> Request {
         "mqSet": [place],
     });
     Request::new(code).with_body(body.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Answer;
+    use crate::client::fake::Fake;
+    use crate::config::Config;
+
+    #[tokio::test]
+    async fn a_member_of_two_connections_is_one_member() {
+        let body = r#"{"consumerIdList":["b","a","b"]}"#;
+        let fake = Fake::new(|_| Ok(Answer { body: Some(body.into()), ..Answer::default() }));
+        let cluster = fake.cluster(Config::default());
+        cluster.route("t").await.unwrap();
+        assert_eq!(cluster.members("broker-a", "g").await.unwrap(), ["a", "b"]);
+    }
 }
