@@ -6,7 +6,7 @@ mod members;
 mod queues;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -26,6 +26,8 @@ use crate::error::{self, code};
 pub(crate) const SHORT: Duration = Duration::from_secs(3);
 /// How long what the name server said is good for.
 const ROUTE_AGE: Duration = Duration::from_secs(10);
+/// After this time a name server that did not answer is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// A queue of a topic on one broker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Queue {
@@ -40,7 +42,7 @@ impl std::fmt::Display for Queue {
     }
 }
 
-/// Where a topic was, and when.
+/// Where a topic was, and until when that is taken for true.
 type Route = (Instant, Arc<[Seat]>);
 
 /// A connection, and what was learned of the cluster.
@@ -104,13 +106,27 @@ impl Cluster {
         )
     }
 
-    /// Where a topic is; nowhere if it does not exist.
+    /// Where a topic is; nowhere if it does not exist. While no name server answers, where it
+    /// was: brokers work without one.
     pub(crate) async fn route(&self, topic: &str) -> Result<Arc<[Seat]>, Error> {
-        let known = self.routes.lock().unwrap_or_else(PoisonError::into_inner).get(topic).cloned();
-        match known {
-            Some((asked, seats)) if asked.elapsed() < ROUTE_AGE => Ok(seats),
-            _ => self.fresh_route(topic).await,
+        let known = self.routes().get(topic).cloned();
+        if let Some((until, seats)) = &known
+            && Instant::now() < *until
+        {
+            return Ok(seats.clone());
         }
+        let found = self.fresh_route(topic).await;
+        match (found, known) {
+            (Err(_), Some((_, seats))) => {
+                self.routes().insert(topic.into(), (Instant::now() + ASK_AGAIN, seats.clone()));
+                Ok(seats)
+            }
+            (found, _) => found,
+        }
+    }
+
+    fn routes(&self) -> MutexGuard<'_, HashMap<Arc<str>, Route>> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, asked for now.
@@ -120,11 +136,10 @@ impl Cluster {
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         addresses.extend(seats.iter().map(|seat| (seat.broker.clone(), seat.address.clone())));
         drop(addresses);
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
         if seats.is_empty() {
-            routes.remove(topic);
+            self.routes().remove(topic);
         } else {
-            routes.insert(topic.into(), (Instant::now(), seats.clone()));
+            self.routes().insert(topic.into(), (Instant::now() + ROUTE_AGE, seats.clone()));
             self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(topic.into());
         }
         Ok(seats)
@@ -136,8 +151,9 @@ impl Cluster {
     }
 
     /// A broker did not answer: it may have moved.
-    pub(crate) fn forget_routes(&self) {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    pub(crate) fn doubt_routes(&self) {
+        let now = Instant::now();
+        self.routes().values_mut().for_each(|(until, _)| *until = now.min(*until));
     }
 
     fn address(&self, broker: &str) -> Result<Arc<str>, Fault> {
@@ -153,7 +169,7 @@ impl Cluster {
         let address = self.address(broker)?;
         let asked = self.client.ask(&address, request, limit).await;
         if asked.is_err() {
-            self.forget_routes();
+            self.doubt_routes();
         }
         asked
     }
@@ -188,5 +204,22 @@ mod tests {
             fake.knows(Known::SilentOnce);
             assert_eq!(cluster.route("t").await.is_ok(), found, "{count}");
         }
+    }
+
+    #[tokio::test]
+    async fn while_no_name_server_answers_topics_are_where_they_were() {
+        let fake = Fake::new(|_| answer(code::SUCCESS));
+        let cluster = fake.cluster(Config::default());
+        cluster.route("t").await.unwrap();
+        fake.knows(Known::Silent);
+        for _ in 0..3 {
+            cluster.doubt_routes();
+            assert_eq!(cluster.route("t").await.unwrap().len(), 1);
+        }
+        assert_eq!(cluster.route("u").await.unwrap_err().kind(), ErrorKind::Connection);
+        // It answers again, and knows better.
+        fake.knows(Known::None);
+        cluster.doubt_routes();
+        assert!(cluster.route("t").await.unwrap().is_empty() && cluster.has_seen("t"));
     }
 }

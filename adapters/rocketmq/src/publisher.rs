@@ -163,7 +163,7 @@ impl Producer {
                 Tried::Again(error::refused(&what, &answer))
             }
             code::TOPIC_NOT_EXIST => {
-                self.cluster.forget_routes();
+                self.cluster.doubt_routes();
                 let text = format!("{what}: {}", error::words(&answer));
                 Tried::Refused(Error::new(ErrorKind::Unroutable, text))
             }

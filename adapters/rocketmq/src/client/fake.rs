@@ -29,7 +29,9 @@ pub(crate) enum Known {
     All,
     /// There is none.
     None,
-    /// The one that is asked does not answer, but another one will.
+    /// It does not answer.
+    Silent,
+    /// It does not answer, but another one will.
     SilentOnce,
 }
 
@@ -67,6 +69,7 @@ impl Client for Fake {
         match *known {
             Known::All => return Ok(Some(vec![seat])),
             Known::None => return Ok(None),
+            Known::Silent => {}
             Known::SilentOnce => *known = Known::All,
         }
         Err(Fault::NotSent("nobody is there".to_owned()))

@@ -296,7 +296,7 @@ mod tests {
         let told = there.shared.told();
         assert!(told.to_string().contains("subscribes to other"), "{told}");
         fake.knows(Known::None);
-        cluster.forget_routes();
+        cluster.doubt_routes();
         // The first request that nobody answered was the one that says that we are alive.
         there.told.clear();
         let error = there.look().await.unwrap_err();

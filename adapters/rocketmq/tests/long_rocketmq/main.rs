@@ -81,7 +81,7 @@ fn stream(server: &Server, topic: &str) -> (Arc<AtomicBool>, tokio::task::JoinHa
 }
 
 /// Consumes a stream while something happens, and checks that each message was handled.
-async fn through(server: &Server, case: &str, what: impl AsyncFnOnce(&mut Running)) {
+async fn through(server: &Server, case: &str, what: impl AsyncFnOnce(&mut Running, &Log)) {
     let (group, topic, log) = (unique("points"), unique(case), Log::default());
     let consumer = Consumer::new(group.as_str(), server.broker(""))
         .topic(topic.as_str())
@@ -89,7 +89,7 @@ async fn through(server: &Server, case: &str, what: impl AsyncFnOnce(&mut Runnin
     let mut running = Running::start(consumer).await;
     let (stop, sending) = stream(server, &topic);
     until("work goes on", secs(20), async || log.len() > 100).await;
-    what(&mut running).await;
+    what(&mut running, &log).await;
     let before = log.len();
     until("it goes on again", secs(60), async || log.len() > before + 100).await;
     stop.store(true, SeqCst);
@@ -107,7 +107,7 @@ async fn through(server: &Server, case: &str, what: impl AsyncFnOnce(&mut Runnin
 }
 
 async fn killed(server: Server) {
-    through(&server, "killed", async |running| {
+    through(&server, "killed", async |running, _| {
         for _ in 0..2 {
             server.blocking(|instance| instance.kill()).await;
             running.until_health("degraded", |health| matches!(health, Health::Degraded(_))).await;
@@ -120,7 +120,7 @@ async fn killed(server: Server) {
 }
 
 async fn stopped(server: Server) {
-    through(&server, "stopped", async |running| {
+    through(&server, "stopped", async |running, _| {
         server.blocking(|instance| instance.stop()).await;
         running.until_health("degraded", |health| matches!(health, Health::Degraded(_))).await;
         server.blocking(|instance| instance.again()).await;
@@ -130,9 +130,12 @@ async fn stopped(server: Server) {
 }
 
 async fn name_server(server: Server) {
-    through(&server, "names", async |_| {
+    through(&server, "names", async |_, log| {
         server.blocking(|instance| drop(instance.tool("ONCEMQ_ROCKETMQ_NAMESRV", &["kill"]))).await;
+        // Longer than what it said is taken for new.
         sleep(secs(20)).await;
+        let before = log.len();
+        until("new messages are handled without it", secs(10), async || log.len() > before + 100).await;
         server.blocking(|instance| drop(instance.tool("ONCEMQ_ROCKETMQ_NAMESRV", &["start"]))).await;
         sleep(secs(5)).await;
     })
