@@ -1,6 +1,10 @@
 //! What the URLs of all brokers are made of, for authors of adapters.
 
+mod form;
+
 use std::time::Duration;
+
+pub use form::{Form, Host, Parts};
 
 /// A time such as `500ms`, `30s`, `10m`, `2h` or `1d`: a whole number and its unit. `None` for
 /// anything else, and for more than a clock can hold.

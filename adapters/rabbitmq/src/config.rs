@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use oncemq_core::url::Host;
 use oncemq_core::{Error, ErrorKind};
 
 /// The longest time a broker lets a delivery out, unless its operator changed it.
@@ -37,8 +38,7 @@ impl QueueType {
 #[derive(Clone)]
 pub(crate) struct Config {
     pub(crate) tls: bool,
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    pub(crate) host: Host,
     pub(crate) user: String,
     pub(crate) password: String,
     pub(crate) vhost: String,
@@ -90,9 +90,7 @@ impl Config {
 
     /// The broker in error texts: no user, no password.
     pub(crate) fn address(&self) -> String {
-        let colon = self.host.contains(':');
-        let (open, close) = if colon { ("[", "]") } else { ("", "") };
-        format!("{open}{}{close}:{}", self.host, self.port)
+        self.host.to_string()
     }
 }
 
@@ -100,8 +98,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             tls: false,
-            host: "localhost".to_owned(),
-            port: 5672,
+            host: Host { name: "localhost".to_owned(), port: 5672 },
             user: "guest".to_owned(),
             password: "guest".to_owned(),
             vhost: "/".to_owned(),

@@ -65,8 +65,8 @@ fn uri(config: &Config) -> AMQPUri {
         scheme: if config.tls { AMQPScheme::AMQPS } else { AMQPScheme::AMQP },
         authority: AMQPAuthority {
             userinfo: AMQPUserInfo { username: config.user.clone(), password: config.password.clone() },
-            host: config.host.clone(),
-            port: config.port,
+            host: config.host.name.clone(),
+            port: config.host.port,
         },
         vhost: config.vhost.clone(),
         query: AMQPQueryString { heartbeat: Some(config.heartbeat), ..AMQPQueryString::default() },
