@@ -37,6 +37,7 @@ mod runtime;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod source;
+mod timer;
 mod trail;
 pub mod url;
 mod watermark;
@@ -64,6 +65,7 @@ pub use runtime::{Guard, Summary};
 #[doc(hidden)]
 pub use runtime::{Job, Outcome, TopicEnv};
 pub use source::{Event, Scope, Source};
+pub use timer::Timer;
 pub use trail::{Identity, Trail, TrailId, header};
 pub use watermark::Watermark;
 

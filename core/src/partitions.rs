@@ -2,9 +2,13 @@
 //!
 //! ```text
 //! Answers ─► Assignments ─► Progress ─► the offset to commit
+//!    ▲
+//!    └── Copies: rungs and dead letters, confirmed first
 //! ```
 //!
 //! - [`Answers`]: what became of deliveries, from any thread, until the source applies it.
+//! - [`Copies`]: what deliveries settle with; messages that are stored again become answers once
+//!   they are confirmed.
 //! - [`Assignments`]: the partitions of a consumer; who an answer is for, and whose turn it is.
 //! - [`Progress`]: one partition, from what is handed out to what may be committed.
 //!
@@ -13,8 +17,10 @@
 
 mod answers;
 mod assignments;
+mod copies;
 mod progress;
 
 pub use answers::{Answer, Answers};
 pub use assignments::{Assignment, Assignments};
+pub use copies::{Copier, Copies, CopyJob, Purpose, Stored};
 pub use progress::{Point, Progress};

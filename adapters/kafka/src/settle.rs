@@ -1,47 +1,62 @@
-//! How answers reach the broker.
+//! Copies for rungs and dead letters.
 //!
-//! Most of them only move the watermark of their partition. Copies go through a task of
-//! their own, and move it once they are confirmed.
-
-mod copies;
+//! What deliveries settle with is core's: it has messages stored here, and counts their
+//! originals as done once they are confirmed.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
-use oncemq_core::partitions::Answer;
-use oncemq_core::{Ack, Message, Settle, Token};
-use tokio::sync::mpsc;
-use tokio::time::Instant;
+use async_trait::async_trait;
+use oncemq_core::partitions::{Copier, CopyJob, Purpose, Stored};
+use oncemq_core::{Error, ErrorKind, Health, Message, failpoint};
 
-pub(crate) use copies::{Job, Purpose, run as run_copies};
+use crate::publisher::Producer;
+use crate::source::{Lane, Shared};
 
-use crate::source::Shared;
+/// The diagnostic text of a dead letter, in bytes.
+const REASON_MAX: usize = 16 * 1024;
 
-/// The side of the source that deliveries keep.
+/// Publishes copies to the topics of rungs and dead letters.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct Desk {
+    pub(crate) producer: Producer,
+    pub(crate) lanes: Arc<[Lane]>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) jobs: mpsc::UnboundedSender<Job>,
 }
 
-impl Settle for Link {
-    fn settle(&self, token: Token, message: Message, ack: Ack) {
-        let purpose = match ack {
-            Ack::Accept | Ack::Discard { .. } => return self.shared.answers.give(Answer::Done(token)),
-            Ack::Retry(retry) => Purpose::Retry(retry),
-            Ack::Reject(reject) => Purpose::Reject(reject),
-            Ack::Defer { after } => {
-                let due = Instant::now() + after;
-                return self.shared.answers.give(Answer::Back(token, message, Some(due)));
+#[async_trait]
+impl Copier for Desk {
+    async fn store(&self, job: &CopyJob) -> Result<Stored, Error> {
+        failpoint!("kafka.before_copy");
+        let lane = self.shared.state().parts.of(job.token).map(|part| usize::from(part.subscription));
+        let Some(lane) = lane.and_then(|lane| self.lanes.get(lane)) else { return Ok(Stored::Void) };
+        let (topic, whole) = copy(job, lane, REASON_MAX)?;
+        match self.producer.send(topic, &whole).await {
+            // The text is what can be spared.
+            Err(error) if error.kind() == ErrorKind::TooLarge => {
+                self.producer.send(topic, &copy(job, lane, 0)?.1).await?;
             }
-            // Also a word that this version does not know: nothing may be lost by it.
-            _ => return self.shared.answers.give(Answer::Back(token, message, None)),
-        };
-        self.shared.copies.fetch_add(1, SeqCst);
-        if self.jobs.send(Job::new(token, message, purpose)).is_err() {
-            // Closed: the offset stays where it is, and the message comes again.
-            self.shared.copies.fetch_sub(1, SeqCst);
-            self.shared.answers.free();
+            stored => stored?,
         }
+        failpoint!("kafka.copied");
+        Ok(Stored::Confirmed)
+    }
+
+    fn health(&self, health: Health) {
+        self.shared.copies_health(health);
+    }
+}
+
+/// The copy, and its topic.
+fn copy<'a>(job: &CopyJob, lane: &'a Lane, reason_max: usize) -> Result<(&'a str, Message), Error> {
+    match &job.purpose {
+        Purpose::Retry(retry) => {
+            let topic = lane.names.rung(retry.after).ok_or_else(|| {
+                let text = format!("there is no retry topic for a delay of {:?}", retry.after);
+                Error::new(ErrorKind::Internal, text)
+            })?;
+            Ok((topic, retry.copy(&job.message)))
+        }
+        Purpose::Reject(reject) => Ok((&lane.names.dead, reject.copy(&job.message, reason_max))),
+        other => Err(Error::new(ErrorKind::Internal, format!("there is no copy for {other:?}"))),
     }
 }

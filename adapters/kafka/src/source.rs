@@ -16,20 +16,18 @@ mod rebalance;
 mod shared;
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::Sender;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncemq_core::{ConsumerSpec, Error, Event, Health, Settle, Source};
+use oncemq_core::partitions::Copies;
+use oncemq_core::{ConsumerSpec, Error, Event, Health, Settle, Source, Timer};
 use rdkafka::consumer::Consumer;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 pub(crate) use shared::Shared;
 
@@ -37,7 +35,7 @@ use crate::client::{self, thread};
 use crate::config::Config;
 use crate::error;
 use crate::publisher::Producer;
-use crate::settle::{Link, run_copies};
+use crate::settle::Desk;
 use crate::topology::Names;
 use commits::{Committer, Request};
 use context::Client;
@@ -65,7 +63,7 @@ pub(crate) struct KafkaSource {
     copies: JoinHandle<()>,
     /// Asks whether a broker is there, and what for.
     asker: Option<(Producer, Arc<str>)>,
-    timer: Option<(Instant, Pin<Box<Sleep>>)>,
+    timer: Timer,
     closed: bool,
 }
 
@@ -89,16 +87,16 @@ pub(crate) async fn start(
     producer.metadata(Some(&topic), |_| Ok(())).await?;
     let (topics, rungs): (HashMap<_, _>, HashMap<_, _>) =
         places(&lanes).into_iter().partition(|(_, place)| place.rung.is_none());
-    let (jobs, job_queue) = mpsc::unbounded_channel();
-    let copies = tokio::spawn(run_copies(job_queue, producer.clone(), lanes.into(), shared.clone()));
-    let settle = Arc::new(Link { shared: shared.clone(), jobs });
+    let (settle, jobs) = Copies::new(shared.answers.clone());
+    let desk = Desk { producer: producer.clone(), lanes: lanes.into(), shared: shared.clone() };
+    let copies = tokio::spawn(Copies::run(jobs, shared.answers.clone(), Arc::new(desk)));
     let mut source = KafkaSource {
         shared: shared.clone(),
-        settle,
+        settle: Arc::new(settle),
         members: Vec::new(),
         copies,
         asker: Some((producer, topic)),
-        timer: None,
+        timer: Timer::default(),
         closed: false,
     };
     // An error below drops what has been started.
@@ -178,22 +176,6 @@ impl KafkaSource {
         }
     }
 
-    /// Waits for the next moment at which time alone brings something. Returns whether it
-    /// has come.
-    fn poll_timer(&mut self, cx: &mut Context<'_>, due: Option<Instant>) -> bool {
-        let Some(due) = due else { return false };
-        match &mut self.timer {
-            Some((armed, sleep)) => {
-                if *armed != due {
-                    *armed = due;
-                    sleep.as_mut().reset(due);
-                }
-            }
-            None => self.timer = Some((due, Box::pin(sleep_until(due)))),
-        }
-        self.timer.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready())
-    }
-
     /// Commits what is finished and leaves the groups. What cannot be committed by then comes
     /// back either way.
     async fn leave(&mut self, limit: Duration) {
@@ -208,12 +190,8 @@ impl KafkaSource {
     }
 
     async fn flush_until(&self, end: Instant) -> bool {
-        // Copies are confirmed one by one; a look now and then is enough at an end.
-        while self.shared.copies.load(SeqCst) > 0 {
-            if Instant::now() >= end {
-                return false;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
+        if !self.shared.answers.copied(end).await {
+            return false;
         }
         for member in &self.members {
             let (done, committed) = oneshot::channel();
@@ -286,7 +264,7 @@ impl Source for KafkaSource {
             if events.len() > before {
                 return Poll::Ready(Ok(()));
             }
-            if !self.poll_timer(cx, due) {
+            if self.timer.poll(cx, due).is_pending() {
                 return Poll::Pending;
             }
         }

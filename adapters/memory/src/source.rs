@@ -1,15 +1,12 @@
 //! Where a consumer's deliveries come from.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncemq_core::{Error, Event, Settle, Source};
-use tokio::time::{Instant, Sleep, sleep_until};
+use oncemq_core::{Error, Event, Settle, Source, Timer};
 
 use crate::error;
 use crate::hub::Hub;
@@ -27,7 +24,7 @@ pub(crate) struct MemorySource {
     consumer: Arc<str>,
     settle: Arc<dyn Settle>,
     outstanding: Arc<AtomicUsize>,
-    timer: Option<(Instant, Pin<Box<Sleep>>)>,
+    timer: Timer,
 }
 
 impl MemorySource {
@@ -38,23 +35,7 @@ impl MemorySource {
         settle: Arc<dyn Settle>,
         outstanding: Arc<AtomicUsize>,
     ) -> Self {
-        Self { hub, id, consumer, settle, outstanding, timer: None }
-    }
-
-    /// Waits for the next moment at which time alone brings something. Returns whether it
-    /// has come.
-    fn poll_timer(&mut self, cx: &mut Context<'_>, due: Option<Instant>) -> bool {
-        let Some(due) = due else { return false };
-        if self.timer.as_ref().is_none_or(|(armed, _)| *armed != due) {
-            match &mut self.timer {
-                Some((armed, sleep)) => {
-                    *armed = due;
-                    sleep.as_mut().reset(due);
-                }
-                None => self.timer = Some((due, Box::pin(sleep_until(due)))),
-            }
-        }
-        self.timer.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready())
+        Self { hub, id, consumer, settle, outstanding, timer: Timer::default() }
     }
 }
 
@@ -79,7 +60,7 @@ impl Source for MemorySource {
                 Filled::Something => return Poll::Ready(Ok(())),
                 Filled::Ended => return Poll::Ready(Err(error::closed(&self.consumer))),
                 Filled::Nothing { next_due } => {
-                    if !self.poll_timer(cx, next_due) {
+                    if self.timer.poll(cx, next_due).is_pending() {
                         return Poll::Pending;
                     }
                 }
@@ -98,7 +79,7 @@ impl Source for MemorySource {
 
     async fn close(&mut self, _limit: Duration) -> Result<(), Error> {
         self.hub.with(|state, wakes| state.detach(self.id, true, wakes));
-        self.timer = None;
+        self.timer = Timer::default();
         Ok(())
     }
 }

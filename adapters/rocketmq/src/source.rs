@@ -13,18 +13,16 @@ mod puller;
 mod shared;
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncemq_core::{ConsumerSpec, Error, Event, Ordering, Settle, Source};
+use oncemq_core::partitions::{Copies, CopyJob, Purpose};
+use oncemq_core::{ConsumerSpec, Error, Event, Ordering, Settle, Source, Timer};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 pub(crate) use shared::Shared;
 
@@ -32,7 +30,7 @@ use crate::cluster::{Cluster, Member};
 use crate::config::Config;
 use crate::error;
 use crate::publisher::Producer;
-use crate::settle::{Desk, Job, Link, Purpose, run_copies};
+use crate::settle::Desk;
 use crate::topology::{Levels, Names};
 use commits::Committer;
 use group::Group;
@@ -59,13 +57,13 @@ pub(crate) fn test_part(
 pub(crate) struct RocketmqSource {
     shared: Arc<Shared>,
     cluster: Arc<Cluster>,
-    link: Arc<Link>,
+    copies: Arc<Copies>,
     settle: Arc<dyn Settle>,
     commits: mpsc::UnboundedSender<commits::Request>,
     end: Arc<Notify>,
     group: Option<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
-    timer: Option<(Instant, Pin<Box<Sleep>>)>,
+    timer: Timer,
     closed: bool,
 }
 
@@ -81,8 +79,8 @@ pub(crate) async fn start(
     let topics = names.works.iter().chain([&names.retry]).cloned().collect();
     let id = format!("oncemq@{}", cluster.new_id());
     let member = Arc::new(Member { id, group: names.group.clone(), topics });
-    let (jobs, job_queue) = mpsc::unbounded_channel();
-    let link = Arc::new(Link { shared: shared.clone(), jobs });
+    let (copies, jobs) = Copies::new(shared.answers.clone());
+    let copies = Arc::new(copies);
     let producer = Producer::new(cluster.clone(), config.clone());
     let desk =
         Desk { cluster: cluster.clone(), producer, names: names.clone(), levels, shared: shared.clone() };
@@ -107,46 +105,26 @@ pub(crate) async fn start(
         config,
     };
     let end = Arc::new(Notify::new());
-    let tasks =
-        vec![tokio::spawn(run_copies(job_queue, Arc::new(desk))), tokio::spawn(committer.run(requests))];
+    let storing = Copies::run(jobs, shared.answers.clone(), Arc::new(desk));
+    let tasks = vec![tokio::spawn(storing), tokio::spawn(committer.run(requests))];
     Ok(RocketmqSource {
         shared,
         cluster,
-        settle: link.clone(),
-        link,
+        settle: copies.clone(),
+        copies,
         commits,
         group: Some(tokio::spawn(group.run(end.clone()))),
         end,
         tasks,
-        timer: None,
+        timer: Timer::default(),
         closed: false,
     })
 }
 
 impl RocketmqSource {
-    /// Waits for the next moment at which time alone brings something. Returns whether it has
-    /// come.
-    fn poll_timer(&mut self, cx: &mut Context<'_>, due: Option<Instant>) -> bool {
-        let Some(due) = due else { return false };
-        match &mut self.timer {
-            Some((armed, sleep)) => {
-                if *armed != due {
-                    *armed = due;
-                    sleep.as_mut().reset(due);
-                }
-            }
-            None => self.timer = Some((due, Box::pin(sleep_until(due)))),
-        }
-        self.timer.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready())
-    }
-
     async fn flush_until(&self, end: Instant) -> bool {
-        // Copies are confirmed one by one; a look now and then is enough at an end.
-        while self.shared.copies.load(SeqCst) > 0 {
-            if Instant::now() >= end {
-                return false;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
+        if !self.shared.answers.copied(end).await {
+            return false;
         }
         let (done, committed) = oneshot::channel();
         // Without the task nothing can be applied any more.
@@ -187,14 +165,12 @@ impl Source for RocketmqSource {
                 let _ = self.commits.send(None);
             }
             for (token, message) in filled.strays {
-                self.shared.copies.fetch_add(1, SeqCst);
-                // Ended, the offset stays where it is.
-                let _ = self.link.jobs.send(Job::new(token, message, Purpose::Stray));
+                self.copies.ask(CopyJob { token, message, purpose: Purpose::Stray });
             }
             if events.len() > before {
                 return Poll::Ready(Ok(()));
             }
-            if !self.poll_timer(cx, filled.due) {
+            if self.timer.poll(cx, filled.due).is_pending() {
                 return Poll::Pending;
             }
         }

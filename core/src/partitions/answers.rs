@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::{Message, Token};
 
@@ -35,6 +36,7 @@ impl Answer {
 pub struct Answers {
     given: Mutex<Vec<Answer>>,
     outstanding: AtomicUsize,
+    copies: AtomicUsize,
     waker: AtomicWaker,
 }
 
@@ -66,6 +68,31 @@ impl Answers {
     /// [`Source::outstanding`](crate::Source::outstanding).
     pub fn outstanding(&self) -> usize {
         self.outstanding.load(SeqCst)
+    }
+
+    /// Copies that are asked for and not confirmed.
+    pub fn copying(&self) -> usize {
+        self.copies.load(SeqCst)
+    }
+
+    /// Waits until every copy is confirmed, but not beyond `end`. Whether they are.
+    pub async fn copied(&self, end: Instant) -> bool {
+        // They are confirmed one by one; a look now and then is enough at an end.
+        while self.copying() > 0 {
+            if Instant::now() >= end {
+                return false;
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+        true
+    }
+
+    pub(super) fn copy_begun(&self) {
+        self.copies.fetch_add(1, SeqCst);
+    }
+
+    pub(super) fn copy_ended(&self) {
+        self.copies.fetch_sub(1, SeqCst);
     }
 
     /// The task to wake. To be called before the source looks for the last time.

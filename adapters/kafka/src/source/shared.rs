@@ -1,7 +1,6 @@
 //! What the threads of a source, its deliveries and its task have in common.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -20,9 +19,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 pub(crate) struct Shared {
     state: Mutex<State>,
     /// Apart from the state, so that settling waits for nobody.
-    pub(crate) answers: Answers,
-    /// Copies that are not confirmed.
-    pub(crate) copies: AtomicUsize,
+    pub(crate) answers: Arc<Answers>,
     /// There is room for fetched messages again.
     room: Condvar,
 }

@@ -123,7 +123,6 @@ fn lock(code: i32, queue: &Queue, member: &Member) -> Request {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::client::Answer;
     use crate::client::fake::Fake;
     use crate::config::Config;

@@ -1,7 +1,6 @@
 //! What the tasks of a source and its deliveries have in common.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,9 +21,7 @@ pub(crate) struct Shared {
     topics: Vec<Arc<str>>,
     state: Mutex<State>,
     /// Apart from the state, so that settling waits for nobody.
-    pub(crate) answers: Answers,
-    /// Copies that are not confirmed.
-    pub(crate) copies: AtomicUsize,
+    pub(crate) answers: Arc<Answers>,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +56,7 @@ pub(crate) struct Filled {
 impl Shared {
     pub(crate) fn new(topics: Vec<Arc<str>>) -> Self {
         let state = State { copies: Health::Up, ..State::default() };
-        Self { topics, state: Mutex::new(state), answers: Answers::default(), copies: AtomicUsize::new(0) }
+        Self { topics, state: Mutex::new(state), answers: Arc::default() }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
