@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, Queue, Sent};
 use crate::config::Config;
 use crate::error::{self, code};
 use crate::records::{self, Record};
-use crate::topology::{TOPIC_MAX, check_name};
+use crate::topology::check_topic;
 
 /// How long one try may take.
 const TRY: Duration = Duration::from_secs(3);
@@ -236,7 +236,7 @@ impl Publisher for RocketmqPublisher {
         if self.closed.load(SeqCst) {
             return Err(Error::new(ErrorKind::Closed, "the publisher is closed; make another one"));
         }
-        check_name("topic", topic, TOPIC_MAX)?;
+        check_topic(topic)?;
         let _busy = self.busy.read().await;
         let record = records::write(message, &self.producer.cluster.new_id())?;
         self.producer.send(topic, &record, 0).await

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 pub(crate) use checks::{check_limit, check_members};
 pub(crate) use levels::Levels;
-pub(crate) use names::{Names, TOPIC_MAX, check_name};
+pub(crate) use names::{Names, check_group, check_topic};
 
 use crate::client::Seat;
 use crate::cluster::Cluster;

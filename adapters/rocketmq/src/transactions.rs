@@ -19,7 +19,7 @@ use crate::cluster::{Cluster, Queue, Sent};
 use crate::config::{Config, config};
 use crate::publisher::{Producer, Tried};
 use crate::records;
-use crate::topology::check_name;
+use crate::topology::{check_group, check_topic};
 use judge::Asked;
 
 pub use error::TransactionError;
@@ -105,12 +105,12 @@ impl TransactionalPublisher {
         topics: &[&str],
         check: Check,
     ) -> Result<Self, Error> {
-        check_name("producer group", group, 120)?;
+        check_group("producer group", group)?;
         if topics.is_empty() {
             return Err(config("a publisher of transactions needs at least one topic to be known for"));
         }
         for topic in topics {
-            check_name("topic", topic, 127)?;
+            check_topic(topic)?;
         }
         let topics: Vec<Arc<str>> = topics.iter().map(|topic| Arc::from(*topic)).collect();
         let cluster = Arc::new(Cluster::connect(settings.clone())?);

@@ -150,3 +150,18 @@ fn what_is_shortened_fits_whatever_its_headers_are_called() {
     assert_eq!(names, ["oncemq-reason", "large", "tenant", "oncemq-headers-cut"]);
     assert_eq!(short.headers().get_str("oncemq-headers-cut"), Some("oncemq-foreign"));
 }
+
+#[test]
+fn a_key_and_an_id_that_leave_no_room_are_cut() {
+    let long = "k".repeat(32_000);
+    for message in [Message::new("x").with_key(long.clone()), Message::new("x").with_id(long)] {
+        let message = message.with_header("tenant", "t");
+        let short = write::shortened(&message);
+        assert!(short.key().is_none() && short.id().is_none());
+        let names: Vec<_> = short.headers().iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["tenant", "oncemq-headers-cut"]);
+        assert!(write(&short, "id").is_ok());
+        let kept = write::shortened(&Message::new("x").with_key("k").with_id("u1"));
+        assert_eq!((kept.id(), kept.key().map(|key| &key[..])), (Some("u1"), Some(&b"k"[..])));
+    }
+}

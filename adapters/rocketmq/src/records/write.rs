@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use oncemq_core::{Error, ErrorKind, Headers, Message};
+use oncemq_core::{Error, ErrorKind, Headers, Message, Parts};
 
 use super::Native;
 use super::names::{
@@ -18,6 +18,8 @@ const PROPERTIES_MAX: usize = 32_767;
 pub(crate) const CUT: &str = "oncemq-headers-cut";
 /// So much of their names.
 const NAMES_MAX: usize = 512;
+/// A dead letter without room keeps a key, an id and a content type up to this length.
+const PART_MAX: usize = 1_024;
 /// What copies of ours need of it.
 const ROOM: usize = 4_096;
 
@@ -207,7 +209,8 @@ fn unsupported(message: impl Into<String>) -> Error {
 
 /// The same message with as many of its headers as a copy has room for, the shortest first, and
 /// a header that names those that were left out. Our own headers stay, as far as they are not
-/// somebody else's under such a name.
+/// somebody else's under such a name. A key, an id and a content type that are longer than any of
+/// use go as well.
 pub(crate) fn shortened(message: &Message) -> Message {
     let size =
         |name: &str, value: Option<&Bytes>| name.len() + value.map_or(0, |value| encode(value).len()) + 2;
@@ -215,21 +218,37 @@ pub(crate) fn shortened(message: &Message) -> Message {
     let mut headers: Vec<_> =
         message.headers().iter().filter(|(name, value)| !spared(name, *value)).collect();
     headers.sort_by_key(|(name, value)| size(name, *value));
-    let mut room = PROPERTIES_MAX - 3 * ROOM;
-    let mut cut = Vec::new();
+    let mut room = PROPERTIES_MAX - 4 * ROOM;
+    let mut short = message.clone();
+    let mut cut = cut_parts(short.parts_mut());
     for (name, value) in headers {
         match room.checked_sub(size(name, value)) {
             Some(left) => room = left,
             None => cut.push(name.to_owned()),
         }
     }
-    let mut short = message.clone();
     let parts = short.parts_mut();
     cut.iter().for_each(|name| parts.headers.remove(name));
     let mut names = cut.join(", ");
     names.truncate(names.floor_char_boundary(NAMES_MAX));
     parts.headers.set(CUT, names);
     short
+}
+
+/// Empties what is longer than `PART_MAX`, and names it.
+fn cut_parts(parts: &mut Parts) -> Vec<String> {
+    let is_long = |text: &[u8]| encode(text).len() > PART_MAX;
+    let mut cut = Vec::new();
+    if parts.key.take_if(|key| is_long(key)).is_some() {
+        cut.push("the message key".to_owned());
+    }
+    if parts.id.take_if(|id| is_long(id.as_bytes())).is_some() {
+        cut.push("the message id".to_owned());
+    }
+    if parts.content_type.take_if(|name| is_long(name.as_bytes())).is_some() {
+        cut.push("the content type".to_owned());
+    }
+    cut
 }
 
 fn is_ours(name: &str) -> bool {

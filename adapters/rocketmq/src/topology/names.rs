@@ -7,7 +7,7 @@ use oncemq_core::{ConsumerSpec, Error, ErrorKind};
 use crate::config::config;
 
 /// The longest name of a topic.
-pub(crate) const TOPIC_MAX: usize = 127;
+const TOPIC_MAX: usize = 127;
 /// Where brokers keep what is theirs. Dead letters may be consumed.
 const TOPICS: [&str; 10] = [
     "%RETRY%",
@@ -47,8 +47,7 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn new(spec: &ConsumerSpec) -> Result<Self, Error> {
-        check_name("consumer", &spec.name, 120)?;
-        check_own("consumer", &spec.name, &GROUPS)?;
+        check_group("consumer", &spec.name)?;
         let mut works: Vec<Arc<str>> = Vec::new();
         for subscription in &spec.subscriptions {
             if let Some(queue) = &subscription.queue {
@@ -57,8 +56,7 @@ impl Names {
                     format!("queue {queue}: RocketMQ has no queues to name; name the topic alone"),
                 ));
             }
-            check_name("topic", &subscription.topic, TOPIC_MAX)?;
-            check_own("topic", &subscription.topic, &TOPICS)?;
+            check_topic(&subscription.topic)?;
             if works.contains(&subscription.topic) {
                 let text = format!("topic {} is consumed twice by one consumer", subscription.topic);
                 return Err(config(text));
@@ -74,6 +72,18 @@ impl Names {
     }
 }
 
+/// A group of consumers or producers that an application may make.
+pub(crate) fn check_group(what: &str, name: &str) -> Result<(), Error> {
+    check_name(what, name, 120)?;
+    check_own(what, name, &GROUPS)
+}
+
+/// A topic that an application may consume and publish to.
+pub(crate) fn check_topic(topic: &str) -> Result<(), Error> {
+    check_name("topic", topic, TOPIC_MAX)?;
+    check_own("topic", topic, &TOPICS)
+}
+
 /// Whether RocketMQ keeps a name for itself. These are the beginnings of such names.
 fn check_own(what: &str, name: &str, kept: &[&str]) -> Result<(), Error> {
     if kept.iter().any(|kept| name.starts_with(kept)) {
@@ -83,7 +93,7 @@ fn check_own(what: &str, name: &str, kept: &[&str]) -> Result<(), Error> {
 }
 
 /// RocketMQ's own rule.
-pub(crate) fn check_name(what: &str, name: &str, longest: usize) -> Result<(), Error> {
+fn check_name(what: &str, name: &str, longest: usize) -> Result<(), Error> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "%|_-".contains(c);
     if name.is_empty() || name.len() > longest || !name.chars().all(fits) {
         return Err(config(format!(
@@ -125,6 +135,7 @@ mod tests {
             );
         }
         Names::new(&spec("replay", "%DLQ%points")).unwrap();
+        assert_eq!(check_topic("%RETRY%points").unwrap_err().kind(), ErrorKind::Config);
         let names = Names::new(&spec("points", "orders")).unwrap();
         assert_eq!((&*names.retry, &*names.dead), ("%RETRY%points", "%DLQ%points"));
         let twice = spec("points", "orders").with(Subscription::new("orders"));

@@ -168,7 +168,7 @@ async fn attempts() {
         }));
     let plan = consumer.plan().await.unwrap();
     assert!(
-        plan.to_string().contains("retries 1s 2s 2.5s (really 3s) then dead letter in topic %DLQ%"),
+        plan.to_string().contains("retries 1s 2s 2500ms (really 3s) then dead letter in topic %DLQ%"),
         "{plan}"
     );
     let running = Running::start(consumer).await;
