@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::url;
+
 /// What a consumer will do and what it cannot promise, worked out at start.
 ///
 /// `Display` prints it for people; programs read the fields.
@@ -90,9 +92,9 @@ impl fmt::Display for Plan {
                 f.write_str(" after up to")?;
             }
             for rung in &topic.rungs {
-                write!(f, " {:?}", rung.asked)?;
+                write!(f, " {}", url::Time(rung.asked))?;
                 if rung.actual != rung.asked {
-                    write!(f, " (really {:?})", rung.actual)?;
+                    write!(f, " (really {})", url::Time(rung.actual))?;
                 }
             }
             write!(f, " {}", topic.end)?;

@@ -2,6 +2,7 @@
 
 mod form;
 
+use std::fmt;
 use std::time::Duration;
 
 pub use form::{Form, Host, Parts};
@@ -21,6 +22,24 @@ pub fn duration(text: &str) -> Option<Duration> {
         _ => return None,
     };
     number.checked_mul(millis).map(Duration::from_millis)
+}
+
+/// A time as ladders and URLs write it: `30d`, `90s`, `2500ms`. [`duration`] reads
+/// what is not finer than a millisecond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time(pub Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+        match units.into_iter().find(|(_, unit)| millis >= *unit && millis % unit == 0) {
+            Some((name, unit)) if self.0.subsec_nanos() % 1_000_000 == 0 => {
+                write!(f, "{}{name}", millis / unit)
+            }
+            _ => write!(f, "{:?}", self.0),
+        }
+    }
 }
 
 /// Turns `%2f` into `/`. `None` if a `%` is not followed by two hexadecimal digits, or if the
@@ -55,6 +74,22 @@ mod tests {
         assert_eq!(duration("1d"), Some(Duration::from_secs(86_400)));
         for wrong in ["", "5", "s", "-1s", "1.5s", "5 s", "5S", "99999999999999999d", "5s5"] {
             assert_eq!(duration(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_they_are_read() {
+        let (ms, day) = (Duration::from_millis, 86_400_000);
+        for (time, text) in [
+            (ms(30 * day), "30d"),
+            (ms(36 * 3_600_000), "36h"),
+            (ms(600_000), "10m"),
+            (ms(90_000), "90s"),
+            (ms(2_500), "2500ms"),
+            (Duration::from_micros(1_500), "1.5ms"),
+        ] {
+            assert_eq!(Time(time).to_string(), text);
+            assert!(duration(text).is_none_or(|read| read == time));
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use oncemq_core::url::Time;
 use oncemq_core::{
     Broker, Capabilities, ConsumerSpec, Error, Ordering, Plan, Publisher, Source, Subscription, Topology,
 };
@@ -107,10 +108,11 @@ impl RabbitBroker {
             let (topic, limit) = (&subscription.topic, self.config.consumer_timeout);
             if subscription.timeout > limit {
                 plan.warn(format!(
-                    "topic {topic}: a handler may run {:?}, but RabbitMQ takes a delivery back after {limit:?} \
+                    "topic {topic}: a handler may run {}, but RabbitMQ takes a delivery back after {} \
                      and delivers it again; shorten the handler timeout or raise consumer_timeout on the \
                      server and here",
-                    subscription.timeout
+                    Time(subscription.timeout),
+                    Time(limit)
                 ));
             }
             if subscription.ordering == Ordering::Ordered {
@@ -132,9 +134,10 @@ impl RabbitBroker {
         let ladder = subscription.rungs.iter().fold(Duration::ZERO, |sum, rung| sum.saturating_add(*rung));
         if ladder >= self.config.hold_max() {
             return Err(config(format!(
-                "topic {topic} is ordered and its retry ladder waits {ladder:?} in place, but RabbitMQ takes a \
-                 delivery back after {:?}; keep the ladder under half of it",
-                self.config.consumer_timeout
+                "topic {topic} is ordered and its retry ladder waits {} in place, but RabbitMQ takes a \
+                 delivery back after {}; keep the ladder under half of it",
+                Time(ladder),
+                Time(self.config.consumer_timeout)
             )));
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::Consumer;
 use super::topic::{Settings, Topic};
+use crate::url::Time;
 use crate::{ConsumerSpec, Error, ErrorKind, Key, Plan};
 
 const NAME_MAX: usize = 64;
@@ -97,16 +98,19 @@ pub(super) fn retention(topic: &Topic, plan: &mut Plan) -> Result<(), Error> {
     let settings = &topic.settings;
     match settings.policy.horizon() {
         Some(horizon) if horizon >= record.retention => Err(config(&format!(
-            "the retry ladder of topic {} takes {horizon:?}, but its records are kept for {:?} only; \
+            "the retry ladder of topic {} takes {}, but its records are kept for {} only; \
              keep them longer or shorten the ladder",
-            settings.topic, record.retention
+            settings.topic,
+            Time(horizon),
+            Time(record.retention)
         ))),
         Some(_) => Ok(()),
         None => {
             plan.warn(format!(
-                "topic {}: the ladder has no end, but records are kept for {:?}; a copy older than that \
+                "topic {}: the ladder has no end, but records are kept for {}; a copy older than that \
                  becomes a dead letter",
-                settings.topic, record.retention
+                settings.topic,
+                Time(record.retention)
             ));
             Ok(())
         }

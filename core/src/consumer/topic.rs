@@ -8,6 +8,7 @@ use crate::plan::{Rung, TopicPlan};
 use crate::retry::End;
 use crate::route::{Guarded, Route};
 use crate::runtime::{Shared, TopicEnv, Unguarded};
+use crate::url::Time;
 use crate::{Codec, Context, Error, Handler, Json, Key, MissingKey, Ordering, RetryPolicy, Subscription};
 
 /// The settings of a topic; [`handler`](Self::handler) ends them.
@@ -190,7 +191,9 @@ impl Topic {
     pub(super) fn plan(&self, broker: &str) -> TopicPlan {
         let settings = &self.settings;
         let guarantee = match self.route.record() {
-            Some(record) => format!("each key at most once within {:?} ({})", record.retention, record.store),
+            Some(record) => {
+                format!("each key at most once within {} ({})", Time(record.retention), record.store)
+            }
             None => "unguarded: at least once".to_owned(),
         };
         TopicPlan {
