@@ -139,8 +139,9 @@ async fn sigterm(stage: Stage) {
     let took = begin.elapsed();
     assert!(status.success(), "{status}: {}", first.said());
     assert!(took < scene.spec.grace + Duration::from_secs(1), "the end took {took:?}");
-    // The signal needs a moment to arrive.
-    let late: Vec<_> = scene.runs().into_iter().filter(|run| run.at > signal + 200_000).collect();
+    // The signal needs a moment to arrive, on a busy machine a long one. Without a stop handlers
+    // would start for seconds, or be through.
+    let late: Vec<_> = scene.runs().into_iter().filter(|run| run.at > signal + 1_000_000).collect();
     assert!(late.is_empty(), "started after the signal at {signal}: {late:?}");
     let summary = first.summary();
     let started = scene.runs().len() as u64;
