@@ -1,14 +1,20 @@
 # shellcheck shell=bash
 # Checking each feature of each package alone, then none and all of them.
 
-# check_features "CRATE..." "CRATE...": the combinations that bring in all of the first
-# crates and none of the second.
+# check_features "CRATE..." "CRATE..." [PATTERN]: the combinations that bring in all of the first
+# crates and none of the second, of packages whose folder matches, or with a ! before the
+# pattern of the others.
 #
 # One package at a time: in a workspace build Cargo switches on for everyone
 # what anyone asks for, and so hides what a package forgot to ask for.
 check_features() {
-  local with=$1 without=$2 manifest package feature
+  local with=$1 without=$2 folders=${3:-.} manifest package feature
   while read -r manifest package; do
+    if [[ ${manifest#"$PWD"/} =~ ${folders#!} ]]; then
+      [[ $folders != !* ]] || continue
+    else
+      [[ $folders == !* ]] || continue
+    fi
     check_combination none --no-default-features
     while read -r feature; do
       check_combination "$feature" --no-default-features --features "$feature"
