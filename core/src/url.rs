@@ -33,8 +33,8 @@ impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis();
         let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
-        match units.into_iter().find(|(_, unit)| millis >= *unit && millis % unit == 0) {
-            Some((name, unit)) if self.0.subsec_nanos() % 1_000_000 == 0 => {
+        match units.into_iter().find(|(_, unit)| millis >= *unit && millis.is_multiple_of(*unit)) {
+            Some((name, unit)) if self.0.subsec_nanos().is_multiple_of(1_000_000) => {
                 write!(f, "{}{name}", millis / unit)
             }
             _ => write!(f, "{:?}", self.0),
