@@ -84,6 +84,11 @@ rocketmq_ready() {
   ) 2>/dev/null && port_is_open "$(port broker)"
 }
 
+# The broker runs, and its name server may have died.
+rocketmq_mend() {
+  instance_pids | grep -qx "$(cat "$dir/namesrv.pid")" || "$dir/namesrv" start 9>&-
+}
+
 rocketmq_stop() {
   kill -TERM "$1"
   wait_until 30 rocketmq_broker_is_down || return 0
