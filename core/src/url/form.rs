@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorKind};
 ///     port: 4222,
 ///     tls_port: 4222,
 ///     login: ("user name", "password"),
+///     path: None,
 ///     example: "nats://user:password@host:4222",
 /// };
 /// let parts = NATS.read("nats://me:p%40ss@one,two:99?name=a%20b")?;
@@ -42,6 +43,8 @@ pub struct Form {
     pub tls_port: u16,
     /// What the two halves before the `@` are called.
     pub login: (&'static str, &'static str),
+    /// What stands after the hosts and a slash, for brokers that have something there.
+    pub path: Option<&'static str>,
     /// A URL to show in errors.
     pub example: &'static str,
 }
@@ -124,9 +127,6 @@ impl Form {
                  %40",
             ));
         }
-        if path.contains('/') {
-            return Err(self.wrong("has a second / after the host; if it belongs to a name, write it as %2f"));
-        }
         let (login, places) = match authority.rsplit_once('@') {
             Some((login, places)) => (Some(self.login(login)?), places),
             None => (None, authority),
@@ -135,7 +135,7 @@ impl Form {
             tls,
             login,
             hosts: places.split(',').map(|place| self.host(place, tls)).collect::<Result<_, _>>()?,
-            path: Some(self.decode(path, "path")?).filter(|path| !path.is_empty()),
+            path: self.path(path)?,
             options: self.options(query)?,
         })
     }
@@ -150,19 +150,6 @@ impl Form {
             None => Ok(None),
             Some((user, Some(password))) => Ok(Some((user.clone(), password.clone()))),
             Some((_, None)) => Err(self.wrong_form(&format!("has the {user} but no {password}"))),
-        }
-    }
-
-    /// For brokers whose URLs end with the hosts.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Config`] if there is a path.
-    pub fn no_path(&self, parts: &Parts) -> Result<(), Error> {
-        match parts.path {
-            None => Ok(()),
-            Some(_) => {
-                Err(self.wrong_form("has something after the hosts; topics are named by the consumer"))
-            }
         }
     }
 
@@ -208,6 +195,18 @@ impl Form {
                 ))
             }
             _ => Err(self.wrong(&format!("does not begin with {plain}:// or {tls_scheme}://"))),
+        }
+    }
+
+    fn path(&self, text: &str) -> Result<Option<String>, Error> {
+        match self.path {
+            _ if text.is_empty() => Ok(None),
+            Some(what) if text.contains('/') => {
+                let text = format!("the {what} in the {} URL contains a /; write it as %2f", self.broker);
+                Err(Error::new(ErrorKind::Config, text))
+            }
+            Some(what) => self.decode(text, what).map(Some),
+            None => Err(self.wrong_form("has something after the hosts; topics are named by the consumer")),
         }
     }
 
@@ -296,6 +295,7 @@ mod tests {
         port: 1,
         tls_port: 2,
         login: ("ring", "password"),
+        path: Some("loft"),
         example: "pigeon://host:1",
     };
 
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(read.login, Some(("u".to_owned(), None)));
         let error = FORM.full_login(&read).unwrap_err().to_string();
         assert!(error.contains("the ring but no password; write pigeon://"), "{error}");
-        let error = FORM.no_path(&read).unwrap_err().to_string();
+        let error = Form { path: None, ..FORM }.read("pigeon://a/b").unwrap_err().to_string();
         assert!(error.contains("after the hosts"), "{error}");
     }
 
@@ -344,7 +344,7 @@ mod tests {
             ("pigeon://u:12/s3cret@b", ErrorKind::Config, "%2f"),
             ("pigeon://u:12?s3cret@b", ErrorKind::Config, "%3f"),
             ("pigeon://u:12?a=s3cret@b", ErrorKind::Config, "%3f"),
-            ("pigeon://u:s3cret@b/a/b", ErrorKind::Config, "%2f"),
+            ("pigeon://u:s3cret@b/a/b", ErrorKind::Config, "loft"),
             ("pigeon://u:s3cret@[::1", ErrorKind::Config, "]"),
             ("pigeon://u:s3cret@b\n", ErrorKind::Config, "white space"),
             ("pigeon://u:s3cret@b%20c", ErrorKind::Config, "blank"),

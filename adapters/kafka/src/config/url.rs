@@ -13,12 +13,12 @@ const FORM: url::Form = url::Form {
     port: 9092,
     tls_port: 9092,
     login: ("user name", "password"),
+    path: None,
     example: "kafka://host:9092 or kafka://user:password@host1:9092,host2:9092",
 };
 
 pub(super) fn parse(text: &str) -> Result<Config, Error> {
     let parts = FORM.read(text)?;
-    FORM.no_path(&parts)?;
     let login = FORM.full_login(&parts)?;
     let brokers = parts.addresses().join(",");
     let mut parsed = Config { tls: parts.tls, login, brokers, ..Config::default() };

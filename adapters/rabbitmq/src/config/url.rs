@@ -15,6 +15,7 @@ const FORM: url::Form = url::Form {
     port: 5672,
     tls_port: 5671,
     login: ("user name", "password"),
+    path: Some("virtual host"),
     example: "amqp://user:password@host:5672/vhost",
 };
 

@@ -15,12 +15,12 @@ const FORM: url::Form = url::Form {
     port: 9876,
     tls_port: 9876,
     login: ("access key", "secret key"),
+    path: None,
     example: "rocketmq://host:9876 or rocketmq://key:secret@host1:9876,host2:9876",
 };
 
 pub(super) fn parse(text: &str) -> Result<Config, Error> {
     let parts = FORM.read(text)?;
-    FORM.no_path(&parts)?;
     let login = FORM.full_login(&parts)?;
     let name_servers = parts.addresses();
     let mut parsed = Config { tls: parts.tls, login, name_servers, ..Config::default() };
