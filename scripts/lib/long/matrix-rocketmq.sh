@@ -2,7 +2,7 @@
 # RocketMQ: a process killed at every failpoint, kill tests, and members that join, hang and die.
 
 long_matrix-rocketmq() {
-  local tests=(cargo test -p oncemq-integration-tests --features rocketmq --test kill --test matrix --test storm)
+  local tests=("${rocketmq[@]}" --test kill --test matrix --test storm)
   step build "${tests[@]}" --no-run
   need rocketmq postgres
   # What else is in these binaries has been run without the feature.

@@ -2,7 +2,7 @@
 # A RocketMQ broker killed and paused under load, members that die, access keys; unit tests.
 
 long_rocketmq() {
-  step rocketmq/build cargo test -p oncemq-rocketmq --all-features --no-run
-  part rocketmq/outages env ONCEMQ_LONG=1 cargo test -p oncemq-rocketmq --all-features --lib --test long_rocketmq
-  part rocketmq/examples cargo test -p oncemq-rocketmq --all-features --doc
+  step rocketmq/build "${rocketmq[@]}" --lib --test long_rocketmq --no-run
+  part rocketmq/outages env ONCEMQ_LONG=1 "${rocketmq[@]}" --lib --test long_rocketmq
+  part rocketmq/examples "${rocketmq[@]}" --doc
 }
