@@ -86,7 +86,8 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "consumer {} on {}", self.consumer, self.broker)?;
         for topic in &self.topics {
-            write!(f, "  {}: {}, {}; retries", topic.topic, topic.guarantee, topic.ordering)?;
+            write!(f, "  {}: {}, {};", topic.topic, topic.guarantee, topic.ordering)?;
+            f.write_str(if topic.rungs.is_empty() { " no retries," } else { " retries" })?;
             if topic.ordering == "ordered" && !topic.rungs.is_empty() {
                 // They are waited for in the process, and spread.
                 f.write_str(" after up to")?;
@@ -99,7 +100,8 @@ impl fmt::Display for Plan {
             }
             write!(f, " {}", topic.end)?;
             if let Some(place) = &topic.dead_letters {
-                write!(f, " in {place}")?;
+                let what = if topic.end.ends_with("dead letter") { "" } else { ", dead letters" };
+                write!(f, "{what} in {place}")?;
             }
             writeln!(f)?;
         }
@@ -122,20 +124,29 @@ mod tests {
         let topic = |name: &str| TopicPlan {
             topic: name.to_owned(),
             rungs: Vec::new(),
-            end: "dead-letter".to_owned(),
+            end: "then dead letter".to_owned(),
             ordering: "free".to_owned(),
             guarantee: "unguarded".to_owned(),
             dead_letters: None,
         };
         let rung = Rung { asked: Duration::from_secs(1), actual: Duration::from_secs(1) };
         let ordered = TopicPlan { rungs: vec![rung], ordering: "ordered".to_owned(), ..topic("c") };
-        let mut plan = Plan { topics: vec![topic("a"), topic("b"), ordered], ..Plan::default() };
+        let endless =
+            TopicPlan { rungs: vec![rung], end: "then the last delay for ever".to_owned(), ..topic("d") };
+        let topics = vec![topic("a"), topic("b"), ordered, endless];
+        let mut plan = Plan { topics, ..Plan::default() };
         plan.dead_letters(1, "queue b.dead");
+        plan.dead_letters(3, "queue d.dead");
         // An adapter that counts wrongly spoils no plan.
-        plan.dead_letters(3, "nowhere");
+        plan.dead_letters(4, "nowhere");
         let text = plan.to_string();
-        assert!(text.contains("a: unguarded, free; retries dead-letter\n"), "{text}");
-        assert!(text.contains("b: unguarded, free; retries dead-letter in queue b.dead\n"), "{text}");
-        assert!(text.contains("c: unguarded, ordered; retries after up to 1s dead-letter\n"), "{text}");
+        assert!(text.contains("a: unguarded, free; no retries, then dead letter\n"), "{text}");
+        assert!(
+            text.contains("b: unguarded, free; no retries, then dead letter in queue b.dead\n"),
+            "{text}"
+        );
+        let end = "retries 1s then the last delay for ever, dead letters in queue d.dead\n";
+        assert!(text.contains(end), "{text}");
+        assert!(text.contains("c: unguarded, ordered; retries after up to 1s then dead letter\n"), "{text}");
     }
 }

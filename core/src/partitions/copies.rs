@@ -27,7 +27,8 @@ pub enum Purpose {
     Retry(Box<Retry>),
     /// As a dead letter.
     Reject(Box<Reject>),
-    /// As a dead letter, because it belongs to no subscription.
+    /// As a dead letter, because no handler can have it: it belongs to no subscription, or cannot
+    /// be read.
     Stray,
 }
 
@@ -185,7 +186,8 @@ impl Failing {
         let now = (copy.job.token, error.kind());
         if self.told.is_none_or(|told| told.0 == now.0 && told != now) {
             self.told = Some(now);
-            copier.health(Health::Degraded(format!("a copy cannot be stored: {error}")));
+            let origin = copy.job.message.origin();
+            copier.health(Health::Degraded(format!("a copy of {origin} cannot be stored: {error}")));
         }
     }
 
