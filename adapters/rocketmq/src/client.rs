@@ -4,8 +4,10 @@
 //! everything below is in `real.rs` and `member.rs`, the only files that name a type of the
 //! library. It compiles for minutes, so nothing here is generic.
 
+mod body;
 #[cfg(test)]
 pub(crate) mod fake;
+mod knock;
 mod member;
 mod real;
 
@@ -32,8 +34,9 @@ pub(crate) trait Client: Send + Sync + fmt::Debug + 'static {
     /// lost, and the request may have been applied.
     async fn ask(&self, address: &str, request: Request, limit: Duration) -> Result<Answer, Fault>;
 
-    /// The messages in the body of an answer, decompressed.
-    fn stored(&self, body: Bytes) -> Vec<Stored>;
+    /// The messages in the body of an answer, uncompressed. Fewer than there are, if one is not
+    /// of the form that is known: those before it.
+    fn stored(&self, body: Bytes) -> Decoded;
 
     /// A new id for a message, of the form that the broker's tools understand.
     fn new_id(&self) -> String;
@@ -146,6 +149,14 @@ impl fmt::Display for Fault {
     }
 }
 
+/// The messages of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Decoded {
+    pub(crate) messages: Vec<Stored>,
+    /// All that there were.
+    pub(crate) whole: bool,
+}
+
 /// A message as a broker keeps it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stored {
@@ -159,5 +170,16 @@ pub(crate) struct Stored {
     /// The name of that place: the broker's address and the position.
     pub(crate) place: String,
     pub(crate) body: Bytes,
+    /// The body as it is stored, if its producer compressed it.
+    pub(crate) packed: Option<Packed>,
+    /// Why it could not be uncompressed; then the body is as it is stored.
+    pub(crate) unreadable: Option<String>,
     pub(crate) properties: Vec<(Arc<str>, String)>,
+}
+
+/// A compressed body, and what of a message's flag says how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Packed {
+    pub(crate) flag: i32,
+    pub(crate) body: Bytes,
 }

@@ -28,6 +28,8 @@ pub(crate) const SHORT: Duration = Duration::from_secs(3);
 const ROUTE_AGE: Duration = Duration::from_secs(10);
 /// After this time a name server that did not answer is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// How long one that hangs may hold up what is known.
+const HOLD_UP: Duration = Duration::from_millis(300);
 /// A queue of a topic on one broker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Queue {
@@ -101,7 +103,8 @@ impl Cluster {
         Error::new(
             ErrorKind::Connection,
             format!(
-                "the RocketMQ name server at {address} does not answer; check address and port ({fault})"
+                "the RocketMQ name server at {address} does not answer; check address and port, the name server's and \
+                 not a broker's ({fault})"
             ),
         )
     }
@@ -115,14 +118,12 @@ impl Cluster {
         {
             return Ok(seats.clone());
         }
-        let found = self.fresh_route(topic).await;
-        match (found, known) {
-            (Err(_), Some((_, seats))) => {
-                self.routes().insert(topic.into(), (Instant::now() + ASK_AGAIN, seats.clone()));
-                Ok(seats)
-            }
-            (found, _) => found,
+        let Some((_, seats)) = known else { return self.fresh_route(topic).await };
+        if let Ok(Ok(found)) = tokio::time::timeout(HOLD_UP, self.fresh_route(topic)).await {
+            return Ok(found);
         }
+        self.routes().insert(topic.into(), (Instant::now() + ASK_AGAIN, seats.clone()));
+        Ok(seats)
     }
 
     fn routes(&self) -> MutexGuard<'_, HashMap<Arc<str>, Route>> {

@@ -40,7 +40,8 @@
 //!
 //! Properties are text: a value that is empty, is no text or has a character that the protocol
 //! uses itself is sent as `=b64=` and base64, and read back. The broker's own properties cannot be
-//! set and are not shown. A header of one name is there once; there are no tombstones.
+//! set and are not shown. A header of one name is there once; there are no tombstones. Bodies that
+//! another producer compressed with zlib, Zstandard or LZ4 are read.
 
 #![recursion_limit = "256"]
 

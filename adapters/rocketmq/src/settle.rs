@@ -67,7 +67,10 @@ impl Desk {
             },
             Purpose::Reject(reject) => self.reject(&job.message, native, reject).await,
             Purpose::Stray => {
-                let reason = format!("{} does not consume topic {} any more", self.names.group, native.topic);
+                let reason = match &native.unreadable {
+                    Some(why) => format!("its body cannot be read: {why}"),
+                    None => format!("{} does not consume topic {} any more", self.names.group, native.topic),
+                };
                 let mut letter = job.message.clone();
                 letter.parts_mut().headers.set(header::REASON, reason);
                 match self.dead_letter(native, &letter).await {

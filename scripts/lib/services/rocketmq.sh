@@ -189,7 +189,7 @@ END
 }
 
 # rocketmq_tool NAME: writes a program for tests. `admin COMMAND ...` is the server's own tool;
-# `namesrv kill` and `namesrv start` do it to the name server alone.
+# `namesrv kill`, `start`, `pause` and `resume` do it to the name server alone.
 rocketmq_tool() {
   local java
   mapfile -t java < <(rocketmq_java "$1")
@@ -204,6 +204,8 @@ rocketmq_tool() {
       cat <<END
 case \$1 in
   kill) kill -KILL "\$(cat "$dir/namesrv.pid")" ;;
+  pause) kill -STOP "\$(cat "$dir/namesrv.pid")" ;;
+  resume) kill -CONT "\$(cat "$dir/namesrv.pid")" ;;
   start)
     cd "$dir" || exit 1
     ONCEMQ_INSTANCE="$dir" setsid$(printf ' %q' "${java[@]}" -Xms32m -Xmx128m) \\

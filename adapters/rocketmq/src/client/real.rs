@@ -24,7 +24,9 @@ use rocketmq_protocol::common::message::message_decoder::decodes_batch;
 use rocketmq_protocol::protocol::remoting_command::RemotingCommand;
 use rocketmq_runtime::{RuntimeConfig, RuntimeOwner};
 
-use super::{Answer, Client, Fault, Request, Seat, Stored};
+use super::body::{compression, unpack};
+use super::knock::Doubts;
+use super::{Answer, Client, Decoded, Fault, Packed, Request, Seat, Stored};
 use crate::config::Config;
 
 /// How long a name server may take to answer.
@@ -96,6 +98,9 @@ pub(super) struct Real {
     config: ClientConfig,
     hook: Option<Arc<ClientRpcHook>>,
     domain: u64,
+    doubts: Doubts,
+    /// The name server, if there is one only. Among several the library chooses.
+    name_server: Option<String>,
     idle: Mutex<Vec<ClientInstanceHandle>>,
     started: tokio::sync::OnceCell<()>,
     closed: std::sync::atomic::AtomicBool,
@@ -116,6 +121,11 @@ impl Real {
             config: client_config(settings, &format!("oncemq-{}", std::process::id())),
             hook: client_hook(settings),
             domain,
+            doubts: Doubts::default(),
+            name_server: match settings.name_servers.as_slice() {
+                [one] => Some(one.clone()),
+                _ => None,
+            },
             idle: Mutex::default(),
             started: tokio::sync::OnceCell::new(),
             closed: false.into(),
@@ -198,9 +208,8 @@ impl Drop for Lease<'_> {
 impl Client for Real {
     async fn route(&self, topic: &str) -> Result<Option<Vec<Seat>>, Fault> {
         let lease = self.lease().await?;
-        let Some(route) = lease.get()?.topic_route(topic, ROUTE_MILLIS).await.map_err(fault)? else {
-            return Ok(None);
-        };
+        let asked = async { lease.get()?.topic_route(topic, ROUTE_MILLIS).await.map_err(fault) };
+        let Some(route) = self.name_server(asked).await? else { return Ok(None) };
         let address = |name: &CheetahString| {
             let broker = route.broker_datas.iter().find(|broker| broker.broker_name() == name)?;
             Some(broker.broker_addrs().get(&MASTER)?.as_str().into())
@@ -222,7 +231,8 @@ impl Client for Real {
 
     async fn masters(&self) -> Result<Vec<(Arc<str>, Arc<str>)>, Fault> {
         let lease = self.lease().await?;
-        let found = lease.get()?.broker_cluster_info(ROUTE_MILLIS).await.map_err(fault)?;
+        let asked = async { lease.get()?.broker_cluster_info(ROUTE_MILLIS).await.map_err(fault) };
+        let found = self.name_server(asked).await?;
         let Some(brokers) = found.broker_addr_table else { return Ok(Vec::new()) };
         let mut masters: Vec<(Arc<str>, Arc<str>)> = brokers
             .iter()
@@ -235,6 +245,40 @@ impl Client for Real {
     }
 
     async fn ask(&self, address: &str, request: Request, limit: Duration) -> Result<Answer, Fault> {
+        self.doubts.knock(address).await?;
+        let asked = self.request(address, request, limit).await;
+        self.doubts.note(address, &asked);
+        asked
+    }
+
+    fn stored(&self, mut body: Bytes) -> Decoded {
+        let count = frames(&body);
+        // What the library cannot uncompress ends its list, and what is behind it would be lost.
+        let messages: Vec<_> = decodes_batch(&mut body, true, false).into_iter().map(stored).collect();
+        Decoded { whole: messages.len() == count, messages }
+    }
+
+    fn new_id(&self) -> String {
+        MessageClientIDSetter::create_uniq_id().to_string()
+    }
+
+    async fn close(&self) {
+        self.closed.store(true, Relaxed);
+        let handles = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+        release(handles).await;
+    }
+}
+
+impl Real {
+    async fn name_server<T>(&self, asked: impl Future<Output = Result<T, Fault>> + Send) -> Result<T, Fault> {
+        let Some(address) = &self.name_server else { return asked.await };
+        self.doubts.knock(address).await?;
+        let found = asked.await;
+        self.doubts.note(address, &found);
+        found
+    }
+
+    async fn request(&self, address: &str, request: Request, limit: Duration) -> Result<Answer, Fault> {
         let fields: HashMap<CheetahString, CheetahString> =
             request.fields.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         let mut command = RemotingCommand::create_remoting_command(request.code).set_ext_fields(fields);
@@ -256,23 +300,30 @@ impl Client for Real {
             body: answer.take_body(),
         })
     }
+}
 
-    fn stored(&self, mut body: Bytes) -> Vec<Stored> {
-        decodes_batch(&mut body, true, true).into_iter().map(stored).collect()
+/// How many messages there are, each with its length before it. A rest counts as one.
+fn frames(mut body: &[u8]) -> usize {
+    let mut count = 0;
+    while !body.is_empty() {
+        count += 1;
+        let size = body.first_chunk().and_then(|size| usize::try_from(i32::from_be_bytes(*size)).ok());
+        match size.filter(|size| *size > 0).and_then(|size| body.get(size..)) {
+            Some(rest) => body = rest,
+            None => break,
+        }
     }
-
-    fn new_id(&self) -> String {
-        MessageClientIDSetter::create_uniq_id().to_string()
-    }
-
-    async fn close(&self) {
-        self.closed.store(true, Relaxed);
-        let handles = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
-        release(handles).await;
-    }
+    count
 }
 
 pub(super) fn stored(message: MessageExt) -> Stored {
+    let raw = message.body().unwrap_or_default();
+    let packed = compression(message.sys_flag()).map(|flag| Packed { flag, body: raw.clone() });
+    let (body, unreadable) = match packed.as_ref().map(|packed| unpack(packed.flag, &packed.body)) {
+        None => (raw, None),
+        Some(Ok(body)) => (body, None),
+        Some(Err(why)) => (raw, Some(why)),
+    };
     let properties =
         message.properties().iter().map(|(name, value)| (name.as_str().into(), value.to_string())).collect();
     Stored {
@@ -281,7 +332,9 @@ pub(super) fn stored(message: MessageExt) -> Stored {
         reconsumed: u32::try_from(message.reconsume_times()).unwrap_or(0),
         position: message.commit_log_offset(),
         place: message.msg_id().to_string(),
-        body: message.body().unwrap_or_default(),
+        body,
+        packed,
+        unreadable,
         properties,
     }
 }

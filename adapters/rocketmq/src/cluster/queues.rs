@@ -69,8 +69,16 @@ impl Cluster {
         let next = answer.number("nextBeginOffset").unwrap_or(offset);
         match answer.code {
             code::SUCCESS => {
-                let body = answer.body.unwrap_or_default();
-                Ok(Pulled::Messages(self.client.stored(body), next))
+                let found = self.client.stored(answer.body.unwrap_or_default());
+                match found.messages.last().map(|last| last.offset + 1) {
+                    _ if found.whole => Ok(Pulled::Messages(found.messages, next)),
+                    Some(next) => Ok(Pulled::Messages(found.messages, next)),
+                    // Nothing may be left out: an operator has to look.
+                    None => Err(Error::new(
+                        ErrorKind::Internal,
+                        format!("{what}: the message at offset {offset} is of no form that the client knows"),
+                    )),
+                }
             }
             code::PULL_NOT_FOUND | code::PULL_RETRY_AT_ONCE => Ok(Pulled::None(next)),
             code::PULL_OFFSET_MOVED => {
@@ -126,7 +134,9 @@ impl Cluster {
             .with("originTopic", &native.topic)
             .with("unitMode", false)
             .with("maxReconsumeTimes", ANY_TIMES);
-        match self.ask(&native.broker, request, SHORT).await {
+        // Without an answer it may be stored all the same, and asking again stores it twice: a broker
+        // that hangs has its time.
+        match self.ask(&native.broker, request, self.config.publish_timeout).await {
             Ok(answer) if answer.code == code::SUCCESS => Ok(SentBack::Stored),
             Ok(answer) if answer.remark.starts_with("look message by offset failed") => Ok(SentBack::Expired),
             Ok(answer) if answer.remark.contains("PROPERTIES_SIZE_EXCEEDED") => {
@@ -156,7 +166,7 @@ impl Cluster {
             .with("c", "TBW102")
             .with("d", 4)
             .with("e", queue.number)
-            .with("f", flag)
+            .with("f", flag | record.flag)
             .with("g", born.as_millis())
             .with("h", 0)
             .with("i", &record.properties)
@@ -172,4 +182,31 @@ impl Cluster {
 
 fn of(queue: &Queue, code: i32, group: &str) -> Request {
     Request::new(code).with("consumerGroup", group).with("topic", &queue.topic).with("queueId", queue.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::fake::Fake;
+    use crate::config::Config;
+
+    #[tokio::test]
+    async fn behind_a_message_that_cannot_be_read_nothing_is_left_out() {
+        for (body, found) in [("aaa", Some((3, 9))), ("aaxa", Some((2, 2))), ("xaa", None)] {
+            let fields = vec![("nextBeginOffset".to_owned(), "9".to_owned())];
+            let fake = Fake::new(move |_| {
+                Ok(Answer { fields: fields.clone(), body: Some(body.into()), ..Answer::default() })
+            });
+            let cluster = fake.cluster(Config::default());
+            cluster.route("t").await.unwrap();
+            let queue = Queue { topic: "t".into(), broker: "broker-a".into(), number: 0 };
+            let pulled = cluster.pull("g", &queue, 0).await;
+            let got = match &pulled {
+                Ok(Pulled::Messages(messages, next)) => Some((messages.len(), *next)),
+                Err(error) if !error::is_final(error) => None,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(got, found, "{body}: {pulled:?}");
+        }
+    }
 }

@@ -11,7 +11,7 @@ use super::names::{
     TRANSACTION, UNIQ_KEY, is_system,
 };
 use super::text::decode;
-use crate::client::Stored;
+use crate::client::{Packed, Stored};
 use crate::cluster::Queue;
 
 /// What a delivery keeps of the broker's own, to be sent back by.
@@ -31,6 +31,10 @@ pub(crate) struct Native {
     pub(crate) first: Option<Box<str>>,
     /// Charged attempts that only the broker has counted.
     pub(crate) charged: u32,
+    /// The body as it is stored, if its producer compressed it.
+    pub(crate) packed: Option<Packed>,
+    /// Why no handler can have it.
+    pub(crate) unreadable: Option<String>,
 }
 
 impl Native {
@@ -86,6 +90,8 @@ pub(crate) fn read(stored: Stored, queue: &Queue, topics: &[Arc<str>]) -> Messag
         place: stored.place.into(),
         first,
         charged: if sent_back { stored.reconsumed.saturating_sub(counted) } else { 0 },
+        packed: stored.packed,
+        unreadable: stored.unreadable,
     }));
     parts.into()
 }

@@ -28,6 +28,8 @@ const ROOM: usize = 4_096;
 pub(crate) struct Record {
     pub(crate) properties: String,
     pub(crate) body: Bytes,
+    /// How the body is compressed, as a message's flag says it.
+    pub(crate) flag: i32,
     /// What chooses the queue.
     pub(crate) group: Option<String>,
 }
@@ -133,7 +135,13 @@ pub(crate) fn copy(message: &Message, native: &Native, extra: &Extra) -> Result<
     if let Some(counted) = extra.counted {
         writer.put(COUNTED, &counted.to_string());
     }
-    writer.done(message)
+    let mut record = writer.done(message)?;
+    // As it was stored: uncompressed it may be longer than a broker takes. What cannot be
+    // uncompressed is not said to be compressed any more, so that tools show it.
+    if let Some(packed) = native.packed.as_ref().filter(|_| native.unreadable.is_none()) {
+        (record.flag, record.body) = (packed.flag, packed.body.clone());
+    }
+    Ok(record)
 }
 
 #[derive(Default)]
@@ -199,7 +207,7 @@ impl Writer {
             self.put(EMPTY, "1");
             body = Bytes::from_static(&[0]);
         }
-        Ok(Record { properties: self.properties, body, group: self.group })
+        Ok(Record { properties: self.properties, body, flag: 0, group: self.group })
     }
 }
 

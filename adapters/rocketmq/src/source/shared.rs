@@ -49,7 +49,7 @@ pub(crate) struct Filled {
     pub(crate) due: Option<Instant>,
     /// A commit is worth a request of its own.
     pub(crate) wanted: bool,
-    /// Messages that belong to no subscription.
+    /// Messages that no handler can have.
     pub(crate) strays: Vec<(Token, Message)>,
 }
 
@@ -221,9 +221,10 @@ impl State {
     }
 }
 
-/// What the broker said beside the message; `None` if it belongs to no subscription.
+/// What the broker said beside the message; `None` if no handler can have it: it belongs to no
+/// subscription, or its body cannot be read.
 fn facts(message: &Message, redelivered: bool) -> Option<Facts> {
-    let native = Native::of(message)?;
+    let native = Native::of(message).filter(|native| native.unreadable.is_none())?;
     let mut facts = Facts::new(native.subscription?, redelivered);
     facts.charged = native.charged;
     Some(facts)

@@ -30,6 +30,7 @@ fn main() {
             with("a_killed_broker_comes_back_and_everything_is_handled", |server| Box::pin(killed(server))),
             with("a_broker_that_stops_in_order_comes_back", |server| Box::pin(stopped(server))),
             with("without_its_name_server_work_goes_on", |server| Box::pin(name_server(server))),
+            with("a_name_server_that_hangs_holds_nothing_up", |server| Box::pin(name_server_hangs(server))),
             with("rm3_a_send_back_without_an_answer_leaves_the_offset", |server| Box::pin(rm3(server))),
             with("rm2_a_handler_of_minutes_runs_once", |server| Box::pin(rm2(server))),
             with("ten_thousand_messages_while_members_die_and_join", |server| Box::pin(storm(server))),
@@ -107,12 +108,15 @@ async fn through(server: &Server, case: &str, what: impl AsyncFnOnce(&mut Runnin
 }
 
 async fn killed(server: Server) {
-    through(&server, "killed", async |running, _| {
+    through(&server, "killed", async |running, log| {
         for _ in 0..2 {
             server.blocking(|instance| instance.kill()).await;
             running.until_health("degraded", |health| matches!(health, Health::Degraded(_))).await;
-            sleep(secs(5)).await;
+            // Long enough for every task of the consumer to fail more than once.
+            sleep(secs(10)).await;
             server.blocking(|instance| instance.again()).await;
+            let before = log.len();
+            until("messages are handled again", secs(12), async || log.len() > before).await;
             running.until_up().await;
         }
     })
@@ -138,6 +142,20 @@ async fn name_server(server: Server) {
         until("new messages are handled without it", secs(10), async || log.len() > before + 100).await;
         server.blocking(|instance| drop(instance.tool("ONCEMQ_ROCKETMQ_NAMESRV", &["start"]))).await;
         sleep(secs(5)).await;
+    })
+    .await;
+}
+
+async fn name_server_hangs(server: Server) {
+    through(&server, "hung", async |_, log| {
+        server.blocking(|instance| drop(instance.tool("ONCEMQ_ROCKETMQ_NAMESRV", &["pause"]))).await;
+        // Longer than what it said is taken for new, and then many questions without an answer.
+        for second in 0..25 {
+            let before = log.len();
+            sleep(secs(1)).await;
+            assert!(log.len() > before, "nothing was handled in second {second}");
+        }
+        server.blocking(|instance| drop(instance.tool("ONCEMQ_ROCKETMQ_NAMESRV", &["resume"]))).await;
     })
     .await;
 }

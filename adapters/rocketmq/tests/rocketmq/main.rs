@@ -5,6 +5,7 @@
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
+mod foreign;
 mod group;
 mod publisher;
 mod start;
@@ -18,6 +19,7 @@ use common::suite::Suite;
 fn main() {
     let mut tests = oncemq_core::conformance::trials(Suite::shared());
     tests.extend(cases::tests());
+    tests.extend(foreign::tests());
     tests.extend(group::tests());
     tests.extend(publisher::tests());
     #[cfg(feature = "tls")]
