@@ -13,6 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use cheetah_string::CheetahString;
+use futures_util::future::BoxFuture;
 use oncemq_core::{Error, ErrorKind};
 use rocketmq_client_rust::{
     AclClientRPCHook, ClientConfig, ClientError, ClientInstanceHandle, ClientRpcHook, ClientRuntime,
@@ -208,7 +209,7 @@ impl Drop for Lease<'_> {
 impl Client for Real {
     async fn route(&self, topic: &str) -> Result<Option<Vec<Seat>>, Fault> {
         let lease = self.lease().await?;
-        let asked = async { lease.get()?.topic_route(topic, ROUTE_MILLIS).await.map_err(fault) };
+        let asked = Box::pin(async { lease.get()?.topic_route(topic, ROUTE_MILLIS).await.map_err(fault) });
         let Some(route) = self.name_server(asked).await? else { return Ok(None) };
         let address = |name: &CheetahString| {
             let broker = route.broker_datas.iter().find(|broker| broker.broker_name() == name)?;
@@ -231,7 +232,7 @@ impl Client for Real {
 
     async fn masters(&self) -> Result<Vec<(Arc<str>, Arc<str>)>, Fault> {
         let lease = self.lease().await?;
-        let asked = async { lease.get()?.broker_cluster_info(ROUTE_MILLIS).await.map_err(fault) };
+        let asked = Box::pin(async { lease.get()?.broker_cluster_info(ROUTE_MILLIS).await.map_err(fault) });
         let found = self.name_server(asked).await?;
         let Some(brokers) = found.broker_addr_table else { return Ok(Vec::new()) };
         let mut masters: Vec<(Arc<str>, Arc<str>)> = brokers
@@ -270,7 +271,7 @@ impl Client for Real {
 }
 
 impl Real {
-    async fn name_server<T>(&self, asked: impl Future<Output = Result<T, Fault>> + Send) -> Result<T, Fault> {
+    async fn name_server<T>(&self, asked: BoxFuture<'_, Result<T, Fault>>) -> Result<T, Fault> {
         let Some(address) = &self.name_server else { return asked.await };
         self.doubts.knock(address).await?;
         let found = asked.await;
