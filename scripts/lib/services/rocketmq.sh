@@ -66,7 +66,7 @@ rocketmq_start() {
 # long. Benchmarks, which write through to the disk, want the faster code.
 rocketmq_java() {
   printf '%s\n' env "$java_locale" "ROCKETMQ_HOME=$dir" java -XX:+UseSerialGC -XX:-UsePerfData \
-    -Duser.home="$dir/home" -Drmq.logback.configurationFile="$dir/logback.xml" \
+    -Duser.home="$dir/home" -Djava.io.tmpdir="$dir/tmp" -Drmq.logback.configurationFile="$dir/logback.xml" \
     -Dtls.config.file="$dir/tls.properties" -Dtls.test.mode.enable=false \
     --add-exports=java.base/jdk.internal.ref=ALL-UNNAMED --add-opens=java.base/java.nio=ALL-UNNAMED \
     --add-opens=java.base/sun.nio.ch=ALL-UNNAMED --add-opens=java.base/java.lang=ALL-UNNAMED \
@@ -111,7 +111,9 @@ rocketmq_env() {
 }
 
 rocketmq_configure() {
-  mkdir -p "$dir/home"
+  # A broker that was killed leaves a library of 12 MB there.
+  rm -rf "$dir/tmp"
+  mkdir -p "$dir/home" "$dir/tmp"
   cat >"$dir/tls.properties" <<END
 tls.test.mode.enable=false
 tls.server.certPath=$root/tls/server.pem
