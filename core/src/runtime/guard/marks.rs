@@ -56,7 +56,8 @@ impl<R: Record, H, C> Running<R, H, C> {
     }
 
     pub(super) async fn too_many_deaths(&mut self, marks: u32) -> Outcome {
-        let reason = format!("its runs ended the process {marks} times");
+        // The last mark is of this time, and the first run may have left none.
+        let reason = format!("its runs ended the process at least {} times", marks.saturating_sub(1));
         let end =
             End { message: MessageFate::Reject, record: RecordFate::Failed, class: Class::System, reason };
         self.finish(end).await
