@@ -140,7 +140,7 @@ impl RocketmqBroker {
 
     async fn prepare_with(
         &self,
-        cluster: &Cluster,
+        cluster: &Arc<Cluster>,
         spec: &ConsumerSpec,
         plan: &mut Plan,
     ) -> Result<(), Error> {
@@ -190,7 +190,7 @@ impl Broker for RocketmqBroker {
     async fn prepare(&self, spec: &ConsumerSpec, plan: &mut Plan) -> Result<(), Error> {
         // Before anything is asked.
         self.names(spec)?;
-        let cluster = Cluster::connect(Arc::new(self.config.clone()))?;
+        let cluster = Arc::new(Cluster::connect(Arc::new(self.config.clone()))?);
         let prepared = self.prepare_with(&cluster, spec, plan).await;
         cluster.close().await;
         prepared

@@ -7,12 +7,13 @@ mod queues;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use oncemq_core::{Error, ErrorKind};
 use serde_json::Value;
+use tokio::time::Instant;
 
 pub(crate) use admin::RETRIES;
 pub(crate) use members::Member;
@@ -111,7 +112,7 @@ impl Cluster {
 
     /// Where a topic is; nowhere if it does not exist. While no name server answers, where it
     /// was: brokers work without one.
-    pub(crate) async fn route(&self, topic: &str) -> Result<Arc<[Seat]>, Error> {
+    pub(crate) async fn route(self: &Arc<Self>, topic: &str) -> Result<Arc<[Seat]>, Error> {
         let known = self.routes().get(topic).cloned();
         if let Some((until, seats)) = &known
             && Instant::now() < *until
@@ -119,11 +120,15 @@ impl Cluster {
             return Ok(seats.clone());
         }
         let Some((_, seats)) = known else { return self.fresh_route(topic).await };
-        if let Ok(Ok(found)) = tokio::time::timeout(HOLD_UP, self.fresh_route(topic)).await {
-            return Ok(found);
-        }
+        // In between the others go on with what is known.
         self.routes().insert(topic.into(), (Instant::now() + ASK_AGAIN, seats.clone()));
-        Ok(seats)
+        // To its end, so that the client learns which of its name servers hangs.
+        let (cluster, topic) = (self.clone(), topic.to_owned());
+        let asked = tokio::spawn(async move { cluster.fresh_route(&topic).await });
+        match tokio::time::timeout(HOLD_UP, asked).await {
+            Ok(Ok(Ok(found))) => Ok(found),
+            _ => Ok(seats),
+        }
     }
 
     fn routes(&self) -> MutexGuard<'_, HashMap<Arc<str>, Route>> {
@@ -222,5 +227,19 @@ mod tests {
         fake.knows(Known::None);
         cluster.doubt_routes();
         assert!(cluster.route("t").await.unwrap().is_empty() && cluster.has_seen("t"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_server_that_hangs_is_waited_for_once_in_a_while_and_not_for_long() {
+        let fake = Fake::new(|_| answer(code::SUCCESS));
+        let cluster = fake.cluster(Config::default());
+        cluster.route("t").await.unwrap();
+        fake.knows(Known::Hangs);
+        cluster.doubt_routes();
+        let begin = Instant::now();
+        for _ in 0..10 {
+            assert_eq!(cluster.route("t").await.unwrap().len(), 1);
+        }
+        assert_eq!(begin.elapsed(), HOLD_UP);
     }
 }

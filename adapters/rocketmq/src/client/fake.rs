@@ -33,6 +33,8 @@ pub(crate) enum Known {
     Silent,
     /// It does not answer, but another one will.
     SilentOnce,
+    /// It takes three seconds, and then does not answer.
+    Hangs,
 }
 
 impl Fake {
@@ -65,11 +67,14 @@ impl fmt::Debug for Fake {
 impl Client for Fake {
     async fn route(&self, _topic: &str) -> Result<Option<Vec<Seat>>, Fault> {
         let seat = Seat { broker: "broker-a".into(), address: "here".into(), reads: 1, writes: 1 };
+        if *self.known.lock().unwrap() == Known::Hangs {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+        }
         let mut known = self.known.lock().unwrap();
         match *known {
             Known::All => return Ok(Some(vec![seat])),
             Known::None => return Ok(None),
-            Known::Silent => {}
+            Known::Silent | Known::Hangs => {}
             Known::SilentOnce => *known = Known::All,
         }
         Err(Fault::NotSent("nobody is there".to_owned()))

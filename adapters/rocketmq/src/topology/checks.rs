@@ -1,5 +1,7 @@
 //! What a group and its members must be like.
 
+use std::sync::Arc;
+
 use oncemq_core::{ConsumerSpec, Error, ErrorKind, Ordering};
 
 use super::Names;
@@ -7,7 +9,11 @@ use crate::cluster::{Cluster, RETRIES};
 
 /// The group of another policy would end retries before the ladder does, wherever a member
 /// without the ladder takes part.
-pub(crate) async fn check_limit(cluster: &Cluster, spec: &ConsumerSpec, names: &Names) -> Result<(), Error> {
+pub(crate) async fn check_limit(
+    cluster: &Arc<Cluster>,
+    spec: &ConsumerSpec,
+    names: &Names,
+) -> Result<(), Error> {
     let free = spec.subscriptions.iter().filter(|one| one.ordering == Ordering::Free);
     let rungs = free.map(|one| one.rungs.len()).max().unwrap_or(0);
     for work in &names.works {
@@ -29,7 +35,7 @@ pub(crate) async fn check_limit(cluster: &Cluster, spec: &ConsumerSpec, names: &
 }
 
 /// Members that would take messages and treat them in another way, as far as brokers tell.
-pub(crate) async fn check_members(cluster: &Cluster, names: &Names) -> Result<(), Error> {
+pub(crate) async fn check_members(cluster: &Arc<Cluster>, names: &Names) -> Result<(), Error> {
     let mut ours: Vec<&str> = names.works.iter().chain([&names.retry]).map(|topic| &**topic).collect();
     ours.sort_unstable();
     for work in &names.works {
