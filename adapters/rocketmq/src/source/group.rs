@@ -134,6 +134,9 @@ impl Group {
             return Ok(());
         }
         self.told.remove(broker);
+        // One that hangs would read it when it wakes, from a connection that is gone by then, and
+        // keep a member that nobody is for two minutes: it has to answer something else first.
+        self.cluster.members(broker, &self.member.group).await?;
         self.cluster.heartbeat(broker, &self.member).await?;
         self.told.insert(broker.clone(), Instant::now());
         Ok(())
@@ -254,7 +257,37 @@ mod tests {
 
     use super::*;
     use crate::client::fake::{Fake, Known, answer};
-    use crate::client::{Answer, verb};
+    use crate::client::{Answer, Fault, verb};
+
+    /// The member `me` of group `g` on a topic.
+    fn group(cluster: &Arc<Cluster>, topic: &str) -> Group {
+        let spec = ConsumerSpec::new("g", 1, Topology::Trust).with(Subscription::new(topic));
+        let topics = vec![topic.into()];
+        let member = Member { id: "me".to_owned(), group: "g".into(), topics: topics.clone() };
+        Group {
+            cluster: cluster.clone(),
+            config: Arc::new(Config::default()),
+            shared: Arc::new(Shared::new(topics)),
+            member: Arc::new(member),
+            pace: Pace { reach: 8, commit_each: false },
+            locked: BTreeSet::new(),
+            owned: HashMap::new(),
+            told: HashMap::new(),
+            names: Names::new(&spec).unwrap(),
+            checked: Instant::now(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_hangs_is_not_told_of_a_member() {
+        let fake = Fake::new(|request| match request.code {
+            verb::MEMBERS => Err(Fault::NoAnswer("late".to_owned())),
+            _ => answer(error::code::SUCCESS),
+        });
+        let error = group(&fake.cluster(Config::default()), "t").look().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Connection);
+        assert!(fake.asked(verb::HEARTBEAT).is_empty());
+    }
 
     /// A broker that was killed, and with it the topic from the name server.
     #[tokio::test]
@@ -271,24 +304,7 @@ mod tests {
             _ => answer(error::code::SUCCESS),
         });
         let cluster = fake.cluster(Config::default());
-        let spec = |topic: &str| ConsumerSpec::new("g", 1, Topology::Trust).with(Subscription::new(topic));
-        let group = |topic: &str| {
-            let topics = vec![topic.into()];
-            let member = Member { id: "me".to_owned(), group: "g".into(), topics: topics.clone() };
-            Group {
-                cluster: cluster.clone(),
-                config: Arc::new(Config::default()),
-                shared: Arc::new(Shared::new(topics)),
-                member: Arc::new(member),
-                pace: Pace { reach: 8, commit_each: false },
-                locked: BTreeSet::new(),
-                owned: HashMap::new(),
-                told: HashMap::new(),
-                names: Names::new(&spec(topic)).unwrap(),
-                checked: Instant::now(),
-            }
-        };
-        let mut there = group("t");
+        let mut there = group(&cluster, "t");
         there.look().await.unwrap();
         // One that started together with this one, and consumes something else.
         there.checked = Instant::now().checked_sub(ALIVE).unwrap();
@@ -301,7 +317,7 @@ mod tests {
         there.told.clear();
         let error = there.look().await.unwrap_err();
         assert!(!error::is_final(&error) && error.kind() == ErrorKind::Connection, "{error}");
-        let error = group("u").look().await.unwrap_err();
+        let error = group(&cluster, "u").look().await.unwrap_err();
         assert!(error::is_final(&error) && error.kind() == ErrorKind::Topology, "{error}");
     }
 
