@@ -1,13 +1,13 @@
 //! A TCP proxy that stands between a pool and the server and can do what networks do.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::AbortHandle;
 
 /// What happens to the bytes.
@@ -31,6 +31,8 @@ pub struct Proxy {
     port: u16,
     state: Arc<State>,
     door: AbortHandle,
+    /// Bound where nobody listens any more.
+    held: Arc<Mutex<Option<TcpSocket>>>,
 }
 
 struct State {
@@ -75,7 +77,7 @@ impl Proxy {
                 });
             }
         });
-        let proxy = Self { port, state, door: door.abort_handle() };
+        let proxy = Self { port, state, door: door.abort_handle(), held: Arc::default() };
         let through = options.clone().host("127.0.0.1").port(proxy.port);
         (proxy, through)
     }
@@ -87,6 +89,18 @@ impl Proxy {
     /// Refuses new connections from now on; those that stand go on.
     pub async fn close_door(&self) {
         self.door.abort();
+        // Held, the port is nobody else's meanwhile: a listener's of a test beside, or a client's
+        // own, which would meet itself there.
+        let address = ([127, 0, 0, 1], self.port).into();
+        loop {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_reuseaddr(true).unwrap();
+            if socket.bind(address).is_ok() {
+                *self.held.lock().unwrap() = Some(socket);
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         while TcpStream::connect(("127.0.0.1", self.port)).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
