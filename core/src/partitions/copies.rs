@@ -102,7 +102,8 @@ impl Copies {
     ) {
         let mut running = FuturesUnordered::new();
         let mut failing = Failing::default();
-        loop {
+        let mut open = true;
+        while open || !running.is_empty() {
             tokio::select! {
                 Some(tried) = running.next() => {
                     let Tried { mut copy, result } = tried;
@@ -110,7 +111,6 @@ impl Copies {
                         Err(error) => {
                             failing.failed(&mut copy, &error, &*copier);
                             running.push(attempt(copy, copier.clone()));
-                            continue;
                         }
                         Ok(stored) => {
                             failing.ended(&copy, &*copier);
@@ -122,10 +122,10 @@ impl Copies {
                         }
                     }
                 }
-                job = jobs.recv(), if running.len() < COPIES_MAX => match job {
+                job = jobs.recv(), if open && running.len() < COPIES_MAX => match job {
                     Some(job) => running.push(attempt(Copy { job, wait: None }, copier.clone())),
-                    None if running.is_empty() => return,
-                    None => {}
+                    // It would say so at once, again and again.
+                    None => open = false,
                 },
             }
         }
@@ -281,6 +281,16 @@ mod tests {
         assert!(told.len() == 2 && told[0].contains("nobody is there") && told[1] == "up", "{told:?}");
         drop(bench.copies);
         bench.task.await.unwrap();
+    }
+
+    /// A task that is never idle would keep the time from going on.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_asked_for_is_stored_after_the_last_delivery_is_gone() {
+        let bench = Bench::new(vec![down(), down()]);
+        bench.reject(7);
+        drop(bench.copies);
+        bench.task.await.unwrap();
+        assert_eq!((bench.answers.copying(), bench.answers.take().len()), (0, 1));
     }
 
     #[tokio::test(start_paused = true)]
