@@ -20,14 +20,13 @@ const FORM: url::Form = url::Form {
 };
 
 pub(super) fn parse(text: &str) -> Result<Config, Error> {
-    let mut parts = FORM.read(text)?;
-    let host = parts.hosts.swap_remove(0);
-    if !parts.hosts.is_empty() {
+    let parts = FORM.read(text)?;
+    let [host] = parts.hosts.as_slice() else {
         return Err(config(
             "the RabbitMQ URL names several hosts; write the one of a load balancer, or of one node",
         ));
-    }
-    let mut parsed = Config { tls: parts.tls, host, ..Config::default() };
+    };
+    let mut parsed = Config { tls: parts.tls, host: host.clone(), ..Config::default() };
     if let Some((user, password)) = parts.login {
         (parsed.user, parsed.password) = (user, password.unwrap_or_default());
     }
