@@ -23,6 +23,8 @@ const LOCK_WAIT: Duration = Duration::from_millis(500);
 /// somewhat earlier.
 const LOCK_RENEW: Duration = Duration::from_secs(10);
 const LOCK_LIFE: Duration = Duration::from_secs(45);
+/// Longer than a broker needs to take in a first commit.
+const TAKE_IN: Duration = Duration::from_millis(100);
 /// After this time a broker that has just started knows its queues.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
@@ -122,8 +124,22 @@ impl Puller {
         // What is sent back is never left out.
         let latest = self.start == Start::Latest && !self.queue.topic.starts_with("%RETRY%");
         let offset = if latest { next } else { first };
-        self.cluster.commit(group, &self.queue, offset).await?;
+        self.commit_first(offset).await?;
         Ok(Begin { offset, known: false })
+    }
+
+    /// A broker keeps the offsets that a group has in a topic in one table. It makes the table
+    /// with the first commit, and with each of two that come at once: then one of them is lost,
+    /// though both were confirmed. So it is looked at again.
+    async fn commit_first(&self, offset: i64) -> Result<(), Error> {
+        let group = &self.member.group;
+        loop {
+            self.cluster.commit(group, &self.queue, offset).await?;
+            sleep(TAKE_IN).await;
+            if self.cluster.committed(group, &self.queue).await?.is_some() {
+                return Ok(());
+            }
+        }
     }
 
     async fn fetch(&self, which: Assignment, mut offset: i64, room: &Notify) {
@@ -221,4 +237,44 @@ impl Puller {
 pub(crate) fn revoking(queue: &Queue, deadline: Instant) -> Event {
     let one = (queue.topic.to_string(), queue.broker.clone(), queue.number);
     Event::Revoking { scope: Scope::ServerPartitions(vec![one]), deadline }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::fake::{Fake, answer, field};
+    use crate::client::{Answer, verb};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_commit_that_the_broker_loses_is_sent_again() {
+        let mut commits = 0;
+        let fake = Fake::new(move |request| {
+            commits += usize::from(request.code == verb::COMMIT);
+            let offset = |offset: &str| {
+                let fields = vec![("offset".to_owned(), offset.to_owned())];
+                Ok(Answer { fields, ..Answer::default() })
+            };
+            match request.code {
+                verb::COMMITTED if commits < 2 => answer(error::code::QUERY_NOT_FOUND),
+                verb::BEGIN => offset("3"),
+                _ => offset("8"),
+            }
+        });
+        let member = Member { id: "me".to_owned(), group: "g".into(), topics: vec!["t".into()] };
+        let puller = Puller {
+            cluster: fake.cluster(crate::config::Config::default()),
+            shared: Arc::new(Shared::new(member.topics.clone())),
+            member: Arc::new(member),
+            queue: Queue { topic: "t".into(), broker: "broker-a".into(), number: 0 },
+            pace: Pace::new(1, false),
+            start: Start::Latest,
+            locked: false,
+            patience: Duration::ZERO,
+        };
+        puller.cluster.route("t").await.unwrap();
+        let begin = puller.begin().await.unwrap();
+        assert!(begin.offset == 8 && !begin.known, "{begin:?}");
+        let commits = fake.asked(verb::COMMIT);
+        assert_eq!(commits.iter().map(|commit| field(commit, "commitOffset")).collect::<Vec<_>>(), ["8"; 2]);
+    }
 }

@@ -16,6 +16,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("a_name_server_that_is_not_there_is_an_error_in_time", unreachable),
         test("a_delay_beyond_the_last_level_is_an_error", beyond),
         test("a_new_group_begins_where_it_is_told", begin),
+        test("where_a_new_group_begins_is_held_for_every_queue", held),
     ]
 }
 
@@ -79,4 +80,19 @@ async fn begin() {
         one.stop().await;
     }
     assert_eq!(late.bodies(), ["3"]);
+}
+
+/// Or what comes while nobody runs would be left out.
+async fn held() {
+    let (group, topic, log) = (unique("held"), unique("held"), Log::default());
+    let latest = || consumer(with("start=latest").queues(16), &group, &topic, &log);
+    let running = Running::start(latest()).await;
+    tokio::time::sleep(secs(1)).await;
+    // Without a word.
+    running.task.abort();
+    let _ = running.task.await;
+    publish(&topic, numbers(64)).await;
+    let running = Running::start(latest()).await;
+    oncemq_test_kit::until("all of it", secs(30), async || log.len() == 64).await;
+    running.stop().await;
 }
