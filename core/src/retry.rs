@@ -166,7 +166,7 @@ impl FromStr for RetryPolicy {
 impl fmt::Display for RetryPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for rung in &self.rungs {
-            write!(f, "{rung:?} ")?;
+            write!(f, "{} ", url::Time(*rung))?;
         }
         f.write_str(match self.end {
             End::DeadLetter => "dead-letter",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use oncemq_core::partitions::{Copier, CopyJob, Purpose, Stored};
+use oncemq_core::url::Time;
 use oncemq_core::{Error, ErrorKind, Health, Message, failpoint};
 
 use crate::publisher::Producer;
@@ -51,7 +52,7 @@ fn copy<'a>(job: &CopyJob, lane: &'a Lane, reason_max: usize) -> Result<(&'a str
     match &job.purpose {
         Purpose::Retry(retry) => {
             let topic = lane.names.rung(retry.after).ok_or_else(|| {
-                let text = format!("there is no retry topic for a delay of {:?}", retry.after);
+                let text = format!("there is no retry topic for a delay of {}", Time(retry.after));
                 Error::new(ErrorKind::Internal, text)
             })?;
             Ok((topic, retry.copy(&job.message)))

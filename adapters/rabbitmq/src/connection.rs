@@ -8,6 +8,7 @@ use std::time::Duration;
 use lapin::tcp::OwnedTLSConfig;
 use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
 use lapin::{Connection, ConnectionProperties};
+use oncemq_core::url::Time;
 use oncemq_core::{Error, ErrorKind};
 
 pub(crate) use greeting::major_version;
@@ -32,7 +33,7 @@ pub(crate) async fn connect(config: &Config, name: &str) -> Result<Connection, E
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(error)) => Err(explain(config, error::from_client(&what, &error))),
         Err(_) => {
-            let text = format!("{what}: no answer within {:?}", config.connect_timeout);
+            let text = format!("{what}: no answer within {}", Time(config.connect_timeout));
             Err(Error::new(ErrorKind::Connection, text))
         }
     }

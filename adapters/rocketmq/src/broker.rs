@@ -40,7 +40,7 @@ impl RocketmqBroker {
     /// | `connect_timeout` | how long a topic that was made may take to appear, as `10s` |
     /// | `revoke_timeout` | see [`revoke_timeout`](Self::revoke_timeout) |
     /// | `commit_interval`, `commit_each` | see [`commit_interval`](Self::commit_interval) |
-    /// | `delay_levels` | the broker's `messageDelayLevel`, as `1s+5s+10s`, if this account may not read its settings |
+    /// | `delay_levels` | the broker's `messageDelayLevel`, as `1s+5s+10s`, for an account that may not read it; an error if what is read differs |
     /// | `tls_ca` | a file of certificates in PEM to trust instead of the system's |
     /// | `model` | `clustering`; `broadcasting` is refused |
     ///

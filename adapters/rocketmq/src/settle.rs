@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use oncemq_core::partitions::{Copier, CopyJob, Purpose, Stored};
+use oncemq_core::url::Time;
 use oncemq_core::{Class, Error, ErrorKind, Health, Message, Reject, Retry, failpoint, header};
 
 use crate::cluster::{Cluster, SentBack};
@@ -86,7 +87,7 @@ impl Desk {
 
     async fn retry(&self, message: &Message, native: &Native, retry: &Retry) -> Result<(), Error> {
         let (level, _) = self.levels.at_least(retry.after).ok_or_else(|| {
-            Error::new(ErrorKind::Internal, format!("there is no delay level for {:?}", retry.after))
+            Error::new(ErrorKind::Internal, format!("there is no delay level for {}", Time(retry.after)))
         })?;
         // What is sent back keeps the headers it has: it can count one attempt more, and no
         // other number.

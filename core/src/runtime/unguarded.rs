@@ -15,7 +15,7 @@ use super::{Job, Outcome, Tally, TopicEnv};
 use crate::fate::{Findings, MessageFate, Run, fate};
 use crate::route::{Places, Route, Runner, Runs};
 use crate::{
-    Ack, Class, Codec, Context, Delivery, Error, Facts, Failure, Handler, Message, Ordering, RecordFacts,
+    Ack, Class, Codec, Context, Delivery, Error, Facts, Failure, Handler, Message, Ordering, RecordFacts, url,
 };
 
 /// A handler without a guard: it runs for every delivery.
@@ -213,7 +213,7 @@ impl Ended {
 }
 
 pub(crate) fn timed_out(timeout: std::time::Duration) -> Failure {
-    Failure::system(format!("the handler ran longer than {timeout:?}"))
+    Failure::system(format!("the handler ran longer than {}", url::Time(timeout)))
 }
 
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use oncemq_core::fate::{Findings, MessageFate, Run, fate};
+use oncemq_core::url::Time;
 use oncemq_core::{Class, Context, Failure, Identity, Message, Reject, RetryPolicy, Trail};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -210,7 +211,7 @@ impl Work {
                 let text = format!("the handler panicked: {}", panic_text(&*panic));
                 return Err(failed(Run::Panicked, Class::System, text));
             }
-            Err(_) => Failure::system(format!("the handler ran longer than {:?}", self.timeout)),
+            Err(_) => Failure::system(format!("the handler ran longer than {}", Time(self.timeout))),
         };
         Err(failed(Run::Failed(failure.class()), failure.class(), failure.reason().to_owned()))
     }

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use oncemq_core::url::Time;
 use oncemq_core::{ConsumerSpec, Error, Subscription, Topology};
 use rdkafka::ClientConfig;
 
@@ -51,9 +52,10 @@ impl Pipeline {
         }
         if self.interval.saturating_mul(2) > self.transaction_timeout {
             return Err(config(format!(
-                "pipeline {name} closes transactions after {:?}, but the broker aborts them after {:?}; allow at \
+                "pipeline {name} closes transactions after {}, but the broker aborts them after {}; allow at \
                  least twice the interval",
-                self.interval, self.transaction_timeout
+                Time(self.interval),
+                Time(self.transaction_timeout)
             )));
         }
         Ok(Settings {

@@ -10,6 +10,7 @@ use futures_util::io::{AsyncReadExt, AsyncWriteExt};
 use lapin::tcp::AMQPUriTcpExt;
 use lapin::types::AMQPValue;
 use lapin::types::parsing::parse_field_table;
+use oncemq_core::url::Time;
 use oncemq_core::{Error, ErrorKind};
 use tokio::time::timeout;
 
@@ -32,7 +33,7 @@ pub(crate) async fn major_version(config: &Config) -> Result<Option<u32>, Error>
         Ok(Ok(greeting)) => Ok(version_of(&greeting)),
         Ok(Err(error)) => Err(Error::with_source(ErrorKind::Connection, what, error)),
         Err(_) => {
-            let text = format!("{what}: no answer within {:?}", config.connect_timeout);
+            let text = format!("{what}: no answer within {}", Time(config.connect_timeout));
             Err(Error::new(ErrorKind::Connection, text))
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use oncemq_core::Error;
+use oncemq_core::url::Time;
 
 use crate::cluster::Cluster;
 use crate::config::{Config, config, levels};
@@ -20,11 +21,8 @@ impl Levels {
         Self(levels)
     }
 
-    /// Asks the brokers, unless the URL says it. Returns whether they are only supposed.
+    /// Asks the brokers; if none says it, the URL does. Returns whether they are only supposed.
     pub(crate) async fn find(cluster: &Cluster, config: &Config) -> Result<(Self, bool), Error> {
-        if let Some(levels) = &config.delay_levels {
-            return Ok((Self(levels.clone()), false));
-        }
         let mut found: Option<Vec<Duration>> = None;
         for (broker, _) in cluster.masters().await? {
             let text = cluster.setting(&broker, "messageDelayLevel").await;
@@ -34,8 +32,12 @@ impl Levels {
             }
             found = Some(levels);
         }
-        let supposed = found.is_none();
-        let levels = found.or_else(|| levels(LEVELS)).unwrap_or_default();
+        let said = config.delay_levels.as_ref();
+        if found.as_ref().is_some_and(|found| said.is_some_and(|said| said != found)) {
+            return Err(config_said());
+        }
+        let supposed = found.is_none() && said.is_none();
+        let levels = found.or_else(|| said.cloned()).or_else(|| levels(LEVELS)).unwrap_or_default();
         Ok((Self(levels), supposed))
     }
 
@@ -55,8 +57,10 @@ impl Levels {
         let level = |rung: &Duration| {
             let (_, actual) = self.at_least(*rung).ok_or_else(|| {
                 config(format!(
-                    "the retry delay {rung:?} of topic {topic} is longer than the longest delay level of RocketMQ, \
-                     {longest:?}; use a shorter one, or more of them"
+                    "the retry delay {} of topic {topic} is longer than the longest delay level of RocketMQ, \
+                     {}; use a shorter one, or more of them",
+                    Time(*rung),
+                    Time(longest)
                 ))
             })?;
             Ok((*rung, actual))
@@ -71,11 +75,39 @@ fn config_levels() -> Error {
     )
 }
 
+fn config_said() -> Error {
+    config("the delay_levels of the URL are not those of the brokers (messageDelayLevel); leave them out")
+}
+
 #[cfg(test)]
 mod tests {
     use oncemq_core::ErrorKind;
 
     use super::*;
+    use crate::client::Answer;
+    use crate::client::fake::{Fake, answer};
+
+    #[tokio::test]
+    async fn levels_of_the_url_serve_where_the_broker_tells_none_and_may_not_differ() {
+        let find = async |told: Option<&'static str>, said: Option<&str>| {
+            let fake = Fake::new(move |_| match told {
+                Some(told) => {
+                    let body = Some(format!("brokerRole=x\nmessageDelayLevel={told}\n").into());
+                    Ok(Answer { body, ..Answer::default() })
+                }
+                None => answer(1),
+            });
+            let config = Config { delay_levels: said.and_then(levels), ..Config::default() };
+            Levels::find(&fake.cluster(config.clone()), &config).await
+        };
+        let of = |text| Levels(levels(text).unwrap());
+        assert_eq!(find(Some("1s 2s"), None).await.unwrap(), (of("1s 2s"), false));
+        assert_eq!(find(Some("1s 2s"), Some("1s 2s")).await.unwrap(), (of("1s 2s"), false));
+        assert_eq!(find(None, Some("1s 2s")).await.unwrap(), (of("1s 2s"), false));
+        assert_eq!(find(None, None).await.unwrap(), (of(LEVELS), true));
+        let error = find(Some("1s 2s"), Some("1s 3s")).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Config && error.to_string().contains("delay_levels"), "{error}");
+    }
 
     #[test]
     fn rm7_rungs_are_rounded_up_to_levels() {
@@ -85,6 +117,6 @@ mod tests {
         assert_eq!(known.at_least(Duration::from_millis(1)), Some((1, secs(1))));
         assert_eq!(known.at_least(secs(7200)), Some((18, secs(7200))));
         let error = known.of_rungs("orders", &[secs(5), secs(7201)]).unwrap_err();
-        assert!(error.kind() == ErrorKind::Config && error.to_string().contains("7200s"), "{error}");
+        assert!(error.kind() == ErrorKind::Config && error.to_string().contains(", 2h;"), "{error}");
     }
 }
