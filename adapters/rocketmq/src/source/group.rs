@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use oncemq_core::{Error, ErrorKind};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::part::Pace;
-use super::puller::{Puller, revoking};
+use super::puller::{LOCK_RENEW, Puller, revoking};
 use super::shared::Shared;
 use crate::cluster::{Cluster, Member, Queue};
 use crate::config::Config;
@@ -186,7 +186,13 @@ impl Group {
             state.tell(revoking(queue, if locked { deadline } else { Instant::now() }));
         }
         self.shared.answers.wake();
+        // The tasks that kept the locks are gone.
+        let mut renew = Instant::now();
         while wait && Instant::now() < deadline && self.runs(&queues) {
+            if renew <= Instant::now() {
+                let _ = timeout_at(deadline, self.stay(&queues)).await;
+                renew = Instant::now() + LOCK_RENEW;
+            }
             sleep(Duration::from_millis(5)).await;
         }
         for queue in &queues {
@@ -199,6 +205,17 @@ impl Group {
             self.shared.trouble(&queue.to_string(), None);
         }
         self.shared.answers.wake();
+    }
+
+    /// Keeps the locks of what leaves, and the place in the group, while handlers finish. A lock
+    /// that is lost is not ours to take again: what runs then ends by itself.
+    async fn stay(&mut self, queues: &[Queue]) {
+        for queue in queues.iter().filter(|queue| self.locked.contains(&queue.topic)) {
+            let _ = self.cluster.lock(queue, &self.member).await;
+        }
+        for broker in self.told.keys().cloned().collect::<Vec<_>>() {
+            let _ = self.tell(&broker).await;
+        }
     }
 
     fn runs(&self, queues: &[Queue]) -> bool {
@@ -319,6 +336,26 @@ mod tests {
         assert!(!error::is_final(&error) && error.kind() == ErrorKind::Connection, "{error}");
         let error = group(&cluster, "u").look().await.unwrap_err();
         assert!(error::is_final(&error) && error.kind() == ErrorKind::Topology, "{error}");
+    }
+
+    /// Else the broker gives it to the next member after a minute.
+    #[tokio::test(start_paused = true)]
+    async fn while_handlers_finish_the_lock_of_a_queue_that_leaves_is_kept() {
+        let fake = Fake::new(|_| answer(error::code::SUCCESS));
+        let cluster = fake.cluster(Config::default());
+        let mut group = group(&cluster, "t");
+        cluster.route("t").await.unwrap();
+        let revoke_timeout = Duration::from_secs(65);
+        group.config = Arc::new(Config { revoke_timeout, ..Config::default() });
+        group.locked.insert("t".into());
+        let queue = Queue { topic: "t".into(), broker: "broker-a".into(), number: 0 };
+        let message = crate::client::Stored::default();
+        crate::source::test_part(&group.shared, queue.clone(), 0, vec![message]);
+        group.shared.state().held_mut().for_each(|part| assert!(part.next().is_some()));
+        let begin = Instant::now();
+        group.let_go(vec![queue]).await;
+        assert!(begin.elapsed() >= revoke_timeout, "{:?}", begin.elapsed());
+        assert_eq!((fake.asked(verb::LOCK).len(), fake.asked(verb::UNLOCK).len()), (7, 1));
     }
 
     #[test]
