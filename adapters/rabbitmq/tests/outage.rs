@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use common::{Instance, ctl};
-use common::{Log, Running, logging, management, millis, secs, test, unique, until};
-use oncemq_core::{Broker, Consumer, Context, ErrorKind, Failure, Health, Message, Shutdown};
+use common::{Log, Running, logging, management, secs, test, unique, until};
+use oncemq_core::{Broker, Consumer, Context, ErrorKind, Failure, Health, Message};
 use oncemq_rabbitmq::RabbitBroker;
+use oncemq_test_kit::stop_while_paused;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 fn main() {
     // The name makes the server take deliveries back after three seconds.
@@ -230,64 +231,30 @@ async fn restarted(server: Arc<Instance>) {
     running.stop().await;
 }
 
-/// On a runtime of one thread, which nothing may block.
 async fn sh4(server: Arc<Instance>) {
-    let topic = unique("sh4");
+    let (topic, log) = (unique("sh4"), Log::default());
     publish_ready(&server, &topic).await;
-    let server_ = server.clone();
-    let ended = tokio::task::spawn_blocking(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(stop_while_paused(&server_, &topic))
-    })
-    .await;
+    let consumer = {
+        let (server, log) = (server.clone(), log.clone());
+        move || {
+            Consumer::new("points", broker(&server)).topic(topic.as_str()).unguarded(logging(&log, endless))
+        }
+    };
+    let pause = {
+        let server = server.clone();
+        move || server.pause()
+    };
+    stop_while_paused(consumer, log, pause).await;
     server.resume();
-    ended.unwrap();
+}
+
+async fn endless(_: Context, _: Message) -> Result<(), Failure> {
+    sleep(secs(3600)).await;
+    Ok(())
 }
 
 async fn publish_ready(server: &Arc<Instance>, topic: &str) {
     let handler = |_: Context, _: Message| async { Ok::<(), Failure>(()) };
     Consumer::new("points", broker(server)).topic(topic).unguarded(handler).plan().await.unwrap();
     publish(server, topic, ["x".to_owned()]).await;
-}
-
-async fn stop_while_paused(server: &Instance, topic: &str) {
-    let ticks = Arc::new(AtomicU32::new(0));
-    let ticker = tokio::spawn({
-        let ticks = ticks.clone();
-        async move {
-            loop {
-                sleep(millis(10)).await;
-                ticks.fetch_add(1, SeqCst);
-            }
-        }
-    });
-    let (log, stop) = (Log::default(), Shutdown::new());
-    let run = |stop: &Shutdown| {
-        let handler = logging(&log, async |_, _| {
-            sleep(secs(3600)).await;
-            Ok(())
-        });
-        tokio::spawn(
-            Consumer::new("points", broker(server))
-                .grace(secs(1))
-                .topic(topic)
-                .unguarded(handler)
-                .shutdown(stop.clone())
-                .run(),
-        )
-    };
-    let stopped = run(&stop);
-    until("it runs", secs(10), async || log.len() == 1).await;
-    let dropped = run(&Shutdown::new());
-    sleep(millis(500)).await;
-    server.pause();
-    let (begin, before) = (Instant::now(), ticks.load(SeqCst));
-    stop.stop();
-    dropped.abort();
-    let ended = timeout(secs(3), stopped).await.expect("ends within grace + 2 s").unwrap();
-    ended.unwrap();
-    let took = begin.elapsed();
-    let ticked = u128::from(ticks.load(SeqCst) - before);
-    assert!(ticked * 40 > took.as_millis(), "{ticked} ticks in {took:?}");
-    ticker.abort();
 }

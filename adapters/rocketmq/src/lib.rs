@@ -35,7 +35,7 @@
 //! | key | the message group (`__SHARDINGKEY`); one group is in one queue |
 //! | id | `UNIQ_KEY`; made if there is none |
 //! | headers `KEYS` and `TAGS` | keys, separated by spaces, and the tag |
-//! | headers `DELAY` (a level), `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`, `TIMER_DELIVER_MS` | a delay, or a time; a level beyond the last is the last |
+//! | headers `DELAY` (a level), `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`, `TIMER_DELIVER_MS` | a delay, or a time; a level beyond the last is the last, a time beyond the broker's `timerMaxDelaySec` (3 days) is refused as too large |
 //! | other headers | properties |
 //!
 //! Properties are text: a value that is empty, is no text or has a character that the protocol

@@ -120,3 +120,31 @@ fn missing(topic: &str, declared: bool) -> Error {
     };
     Error::new(ErrorKind::Topology, format!("there is no topic {topic} in RocketMQ; {fix}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use oncemq_core::{ConsumerSpec, Subscription};
+
+    use super::*;
+    use crate::client::fake::{Fake, answer, field};
+    use crate::client::verb;
+    use crate::error::code;
+
+    #[tokio::test]
+    async fn each_topic_of_the_group_is_looked_for() {
+        for gone in ["%RETRY%g", "%DLQ%g"] {
+            let fake = Fake::new(move |request| match request.code {
+                verb::TOPIC if field(request, "topic") == gone => answer(code::TOPIC_NOT_EXIST),
+                verb::GROUP => {
+                    let body = Some(r#"{"retryMaxTimes":16}"#.into());
+                    Ok(crate::client::Answer { body, ..Default::default() })
+                }
+                _ => answer(code::SUCCESS),
+            });
+            let spec = ConsumerSpec::new("g", 1, oncemq_core::Topology::Verify).with(Subscription::new("t"));
+            let names = Names::new(&spec).unwrap();
+            let error = verify(&fake.cluster(Config::default()), &names).await.unwrap_err();
+            assert!(error.kind() == ErrorKind::Topology && error.to_string().contains(gone), "{error}");
+        }
+    }
+}

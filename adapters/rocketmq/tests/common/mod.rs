@@ -22,9 +22,13 @@ pub fn with(options: &str) -> RocketmqBroker {
 /// Runs the broker's own tool and returns what it printed. It starts a virtual machine and
 /// then waits three seconds at most: on a busy machine it fails once in a while by itself.
 pub fn admin(arguments: &[&str]) -> String {
+    admin_with(&ROCKETMQ.get("ADMIN"), arguments)
+}
+
+fn admin_with(tool: &str, arguments: &[&str]) -> String {
     let mut text = String::new();
     for _ in 0..5 {
-        let output = std::process::Command::new(ROCKETMQ.get("ADMIN")).args(arguments).output().unwrap();
+        let output = std::process::Command::new(tool).args(arguments).output().unwrap();
         text = String::from_utf8_lossy(&output.stdout).into_owned();
         if !text.contains("Exception") && text.lines().any(|line| !line.contains(" WARN ")) {
             break;
@@ -35,7 +39,12 @@ pub fn admin(arguments: &[&str]) -> String {
 
 /// The committed offset of each queue of a topic, in order of their numbers.
 pub fn committed(group: &str, topic: &str) -> Vec<i64> {
-    let text = admin(&["consumerProgress", "-g", group, "-t", topic]);
+    committed_with(&ROCKETMQ.get("ADMIN"), group, topic)
+}
+
+/// The same, asked with this tool.
+pub fn committed_with(tool: &str, group: &str, topic: &str) -> Vec<i64> {
+    let text = admin_with(tool, &["consumerProgress", "-g", group, "-t", topic]);
     let offset = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();
         if words.first() != Some(&topic) {

@@ -8,11 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use common::{ROCKETMQ, counts, ladder, numbers};
+use common::{ROCKETMQ, committed_with, counts, ladder, numbers};
 use libtest_mimic::Trial;
 use oncemq_core::{Broker, Consumer, Context, ErrorKind, Failure, Health, Message};
 use oncemq_rocketmq::RocketmqBroker;
-use oncemq_test_kit::{Instance, Log, Running, logging, millis, secs, test, unique, until};
+use oncemq_test_kit::{
+    Instance, Log, Running, logging, millis, secs, stop_while_paused, test, unique, until,
+};
 use tokio::time::sleep;
 
 fn main() {
@@ -32,6 +34,7 @@ fn main() {
             with("without_its_name_server_work_goes_on", |server| Box::pin(name_server(server))),
             with("a_name_server_that_hangs_holds_nothing_up", |server| Box::pin(name_server_hangs(server))),
             with("rm3_a_send_back_without_an_answer_leaves_the_offset", |server| Box::pin(rm3(server))),
+            with("sh4_a_broker_that_hangs_does_not_hold_up_the_end", |server| Box::pin(sh4(server))),
             with("rm2_a_handler_of_minutes_runs_once", |server| Box::pin(rm2(server))),
             with("ten_thousand_messages_while_members_die_and_join", |server| Box::pin(storm(server))),
         ];
@@ -163,7 +166,7 @@ async fn name_server_hangs(server: Server) {
 async fn rm3(server: Server) {
     let (group, topic, log) = (unique("points"), unique("rm3"), Log::default());
     let consumer = |log: &Log| {
-        Consumer::new(group.as_str(), server.broker("").queues(1))
+        Consumer::new(group.as_str(), server.broker("publish_timeout=3s").queues(1))
             .topic(topic.as_str())
             .retry(ladder("1s dead-letter"))
             .unguarded(logging(log, {
@@ -185,11 +188,18 @@ async fn rm3(server: Server) {
     let publisher = server.broker("").publisher().await.unwrap();
     publisher.publish(&topic, &Message::new("0").with_id("id-0")).await.unwrap();
     until("it has failed", secs(20), async || log.len() == 1).await;
-    sleep(secs(20)).await;
+    // Long enough for more than one send-back to fail.
+    sleep(secs(10)).await;
     // Without a word: what was not confirmed must come again.
     running.task.abort();
     let _ = running.task.await;
     server.blocking(|instance| instance.resume()).await;
+    let tool = server.0.get("ONCEMQ_ROCKETMQ_ADMIN");
+    let offsets = {
+        let (group, topic) = (group.clone(), topic.clone());
+        tokio::task::spawn_blocking(move || committed_with(&tool, &group, &topic)).await.unwrap()
+    };
+    assert_eq!(offsets, [0], "its offset has moved");
     let again = Log::default();
     let running = Running::launch(consumer(&again));
     until("it is handled again", secs(90), async || {
@@ -203,6 +213,27 @@ async fn rm3(server: Server) {
     })
     .await;
     running.stop().await;
+}
+
+async fn sh4(server: Server) {
+    let (group, topic, log) = (unique("points"), unique("sh4"), Log::default());
+    let consumer = {
+        let (server, topic, log) = (server.clone(), topic.clone(), log.clone());
+        move || {
+            let broker = server.broker("").queues(1);
+            Consumer::new(group.as_str(), broker).topic(topic.as_str()).unguarded(logging(
+                &log,
+                |_, _| async {
+                    sleep(secs(3600)).await;
+                    Ok(())
+                },
+            ))
+        }
+    };
+    consumer().plan().await.unwrap();
+    let publisher = server.broker("").publisher().await.unwrap();
+    publisher.publish(&topic, &Message::new("x")).await.unwrap();
+    stop_while_paused(consumer, log, move || server.0.pause()).await;
 }
 
 async fn rm2(server: Server) {

@@ -13,6 +13,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("keys_and_tags_are_known_to_the_brokers_tools", tools),
         test("messages_of_a_group_are_in_one_queue", groups),
         test("a_level_and_a_time_delay_a_message", delays),
+        test("a_level_beyond_the_last_is_the_last_and_a_time_beyond_is_refused", delays_beyond),
         test("a_body_over_the_limit_is_an_error_and_the_next_goes_through", limit),
         test("properties_over_the_limit_are_an_error", properties),
         test("a_compressed_body_of_a_java_client_is_read", compressed),
@@ -82,6 +83,19 @@ async fn delays() {
         assert!(delivery.message().headers().is_empty(), "{:?}", delivery.message().headers());
         delivery.ack(Ack::Accept);
     }
+    bare.source.close(secs(5)).await.unwrap();
+}
+
+async fn delays_beyond() {
+    let mut bare = open(1).await;
+    let publisher = bare.broker.publisher().await.unwrap();
+    // Two hours, unless the broker is told otherwise.
+    publisher.publish(&bare.topic, &Message::new("x").with_header("DELAY", "99")).await.unwrap();
+    // It takes three days at most.
+    let late = Message::new("x").with_header("TIMER_DELAY_SEC", "300000");
+    let error = publisher.publish(&bare.topic, &late).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::TooLarge && error.to_string().contains("max delay"), "{error}");
+    assert!(bare.is_silent(secs(2)).await);
     bare.source.close(secs(5)).await.unwrap();
 }
 
