@@ -7,6 +7,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "how much was repeated is worth knowing")]
 
+#[cfg(feature = "rocketmq")]
+mod backlog;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -44,11 +47,13 @@ const PROTOCOLS: &[(BrokerKind, &str, &str)] = &[
 ];
 
 fn main() {
-    let tests = PROTOCOLS.iter().map(|&(broker, name, options)| {
+    let storms = PROTOCOLS.iter().map(|&(broker, name, options)| {
         let servers = servers(broker, StoreKind::Postgres);
-        let test = suite::test(format!("kf2_storm_{name}"), &servers, move || storm(broker, name, options));
-        if suite::is_long() { test } else { test.with_ignored_flag(true) }
+        suite::test(format!("kf2_storm_{name}"), &servers, move || storm(broker, name, options))
     });
+    #[cfg(feature = "rocketmq")]
+    let storms = storms.chain([backlog::test()]);
+    let tests = storms.map(|test| if suite::is_long() { test } else { test.with_ignored_flag(true) });
     suite::main(tests.collect(), 1)
 }
 
