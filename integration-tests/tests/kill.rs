@@ -148,14 +148,18 @@ async fn sigterm(stage: Stage) {
     assert!(started < events.len() as u64, "all were done before the signal");
     // Whatever started was finished and acknowledged.
     assert_eq!(summary["handled"] + summary["retried"], started, "{summary:?}");
+    let handled = summary["handled"];
 
     let again = scene.consume(None);
     scene.until_complete().await;
     let summary = again.stop(PATIENCE).await;
     assert_eq!((summary["retried"], summary["rejected"]), (0, 0), "{summary:?}");
     // RocketMQ keeps an offset and nothing beside it: what was finished above a message that
-    // was given back comes again, and the record answers for it.
-    assert!(summary["duplicates"] == 0 || stage.broker == BrokerKind::RocketMq, "{summary:?}");
+    // was given back comes again, and the record answers for it. Each of them once, so there are
+    // no more than were finished. The one that was sent back for its retry is the first of its
+    // queue: nothing below it was given back, so its original does not come again.
+    let finished = if stage.broker == BrokerKind::RocketMq { handled } else { 0 };
+    assert!(summary["duplicates"] <= finished, "{finished} finished by the first process: {summary:?}");
     assert_eq!(scene.runs().len(), events.len() + 1, "only the one that waited ran twice");
     scene.close().await;
 }
