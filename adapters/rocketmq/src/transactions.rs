@@ -80,7 +80,9 @@ const LEAVE: Duration = Duration::from_secs(5);
 ///   the message does not appear. A process of the group must be there, and every local
 ///   transaction must have ended, before; a longer absence needs a larger `transactionCheckMax`.
 /// - Where a transaction ends in the same moment as its broker asks, the message may appear
-///   twice, under one id: a consumer with a record handles it once.
+///   twice, under one id: a consumer with a record handles it once. So it may where a broker asks
+///   again before it has noted the answer, which it does every `transactionOpBatchInterval` (3 s):
+///   `transactionCheckInterval` should be much longer.
 /// - A message of a transaction has no delay.
 #[derive(Clone)]
 pub struct TransactionalPublisher {

@@ -168,6 +168,8 @@ messageDelayLevel=1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 20s 30s 1m 5m 10m 30m 1h 2h
 transactionTimeOut=3000
 transactionCheckInterval=3000
 transactionCheckMax=5
+# Answers are noted well before the next question, as they are where questions are rare.
+transactionOpBatchInterval=300
 enablePropertyFilter=true
 END
   [[ $instance != acl* ]] || rocketmq_logins

@@ -230,13 +230,19 @@ async fn killed_before(scene: Scene) {
 }
 
 async fn killed_after(scene: Scene) {
+    let bodies = ["committed", "decided"];
     scene.job.kill_at(Place::Committed, "committed");
+    scene.job.kill_at(Place::Decided, "decided");
     sleep(secs(1)).await;
-    assert_eq!(scene.seen("committed"), 0, "nobody has told the broker");
+    assert_eq!(bodies.map(|body| scene.seen(body)), [0, 0], "nobody has told the broker");
     let publisher = scene.publisher().await;
-    scene.until_seen("committed", ASKED).await;
+    for body in bodies {
+        scene.until_seen(body, ASKED).await;
+    }
     sleep(SETTLED).await;
-    scene.assert_once("committed", true).await;
+    for body in bodies {
+        scene.assert_once(body, true).await;
+    }
     scene.end(publisher).await;
 }
 

@@ -1,6 +1,7 @@
 //! A publisher of transactions in a process of its own, which is killed in the middle.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
 use oncemq_core::{Decision, Error, ErrorKind, Message};
@@ -9,16 +10,31 @@ use oncemq_rocketmq::{RocketmqBroker, TransactionId};
 use crate::local::Local;
 
 const VARIABLE: &str = "ONCEMQ_TEST_TRANSACTION";
+/// The number of the signal.
+const SIGKILL: i32 = 9;
 
-/// Where the process stands when it says so, and stays.
+/// Where the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The half message is stored, the local transaction not begun.
     Half,
     /// The local transaction has written all, and is not committed.
     Open,
-    /// The local transaction is committed, and the broker does not know it.
+    /// The local transaction is committed, and nobody has asked what became of it.
     Committed,
+    /// The database has said that it is committed, and the broker is about to be told.
+    Decided,
+}
+
+impl Place {
+    /// Where the library dies by itself; elsewhere the local transaction says that it is there.
+    fn failpoint(self) -> Option<&'static str> {
+        match self {
+            Place::Half => Some("rocketmq.half_stored=kill"),
+            Place::Decided => Some("rocketmq.before_end=kill"),
+            Place::Open | Place::Committed => None,
+        }
+    }
 }
 
 /// What a process publishes, and with what.
@@ -31,16 +47,10 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Starts a process that publishes this body, and returns when it is there. It answers no
-    /// question of a broker.
+    /// Starts a process that publishes this body and stays where its local transaction is then.
+    /// Returns when it is there. It answers no question of a broker.
     pub(crate) fn start_to(&self, place: Place, body: &str) -> Process {
-        let Self { url, database, group, topic } = self;
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .env(VARIABLE, format!("{url} {database} {group} {topic} {body} {place:?}"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = self.command(place, body).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let out = child.stdout.take().unwrap();
         BufReader::new(out).read_line(&mut line).unwrap();
@@ -51,7 +61,19 @@ impl Job {
 
     /// Publishes in a process that is killed there.
     pub(crate) fn kill_at(&self, place: Place, body: &str) {
-        self.start_to(place, body).kill();
+        let Some(failpoint) = place.failpoint() else { return self.start_to(place, body).kill() };
+        let status = self.command(place, body).env("ONCEMQ_FAILPOINT", failpoint).status().unwrap();
+        assert_eq!(status.signal(), Some(SIGKILL), "it did not get to {failpoint}: {status}");
+    }
+
+    fn command(&self, place: Place, body: &str) -> Command {
+        let Self { url, database, group, topic } = self;
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .env(VARIABLE, format!("{url} {database} {group} {topic} {body} {place:?}"))
+            .env_remove("ONCEMQ_FAILPOINT")
+            .stdin(Stdio::null());
+        command
     }
 }
 
@@ -86,12 +108,17 @@ pub(crate) fn was_child() -> bool {
 
 async fn publish(url: &str, database: &str, group: &str, topic: &str, body: &str, place: &str) {
     let local = Local::open(database, group).await;
-    let mute = |_| async { Err(Error::new(ErrorKind::Store, "mute")) };
+    let (judge, is_mute) = (local.clone(), place != "Decided");
+    let check = move |id: TransactionId| {
+        let judge = judge.clone();
+        async move {
+            if is_mute { Err(Error::new(ErrorKind::Store, "mute")) } else { judge.decide(id.as_str()).await }
+        }
+    };
     let broker = RocketmqBroker::from_url(url).unwrap();
-    let publisher = broker.transactions(group, &[topic], mute).await.unwrap();
+    let publisher = broker.transactions(group, &[topic], check).await.unwrap();
     let message = Message::new(body.to_owned());
     let run = |id: TransactionId| async move {
-        stay_if(place == "Half").await;
         let mut open = local.begin(body).await;
         if place == "Open" {
             local.record(&mut open, id.as_str()).await;
