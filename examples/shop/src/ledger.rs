@@ -24,9 +24,12 @@ const UNSENT: &str = "SELECT count(*) FROM outbox WHERE confirmed_at IS NULL";
 /// Compares and prints. Fails if anything is lost or doubled.
 ///
 /// # Errors
-/// The database does not answer.
+/// The database does not answer, or there is no order to compare with.
 pub async fn check() -> Result<ExitCode, Error> {
     let pool = database::open().await?;
+    if number(&pool, GOOD).await? == 0 {
+        return Err("there is no order in the database; let the shop complete some first".into());
+    }
     let (lost, doubled, strange) =
         (number(&pool, LOST).await?, number(&pool, DOUBLED).await?, number(&pool, STRANGE).await?);
     let (balance, booked) = (number(&pool, BALANCE).await?, number(&pool, BOOKED).await?);
