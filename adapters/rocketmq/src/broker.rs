@@ -169,7 +169,7 @@ impl RocketmqBroker {
             Topology::Trust => None,
         };
         if counts.is_some() {
-            topology::check_limit(cluster, spec, &names).await?;
+            topology::check_settings(cluster, spec, &names).await?;
             topology::check_members(cluster, &names).await?;
         }
         plan.topology(describe(spec.topology, &names, counts.as_deref()));

@@ -15,9 +15,9 @@ use oncemq_core::{Error, ErrorKind};
 use serde_json::Value;
 use tokio::time::Instant;
 
-pub(crate) use admin::RETRIES;
+pub(crate) use admin::GroupSettings;
 pub(crate) use members::Member;
-pub(crate) use queues::{Pulled, Sent, SentBack};
+pub(crate) use queues::{Moved, Pulled, Sent, SentBack};
 
 use crate::client::{Answer, Client, Fault, Request, Seat};
 use crate::config::Config;
@@ -129,6 +129,17 @@ impl Cluster {
             Ok(Ok(Ok(found))) => Ok(found),
             _ => Ok(seats),
         }
+    }
+
+    /// Every queue of a topic that may be read.
+    pub(crate) async fn queues(self: &Arc<Self>, topic: &str) -> Result<Vec<Queue>, Error> {
+        let (route, topic) = (self.route(topic).await?, Arc::<str>::from(topic));
+        let queue = |seat: &Seat, number| Queue { topic: topic.clone(), broker: seat.broker.clone(), number };
+        Ok(route
+            .iter()
+            .flat_map(|seat| (0..seat.reads).map(move |number| (seat, number)))
+            .map(|(seat, number)| queue(seat, number))
+            .collect())
     }
 
     fn routes(&self) -> MutexGuard<'_, HashMap<Arc<str>, Route>> {

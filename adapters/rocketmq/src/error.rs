@@ -20,6 +20,7 @@ pub(crate) mod code {
     pub(crate) const PULL_OFFSET_MOVED: i32 = 21;
     pub(crate) const QUERY_NOT_FOUND: i32 = 22;
     pub(crate) const GROUP_NOT_EXIST: i32 = 26;
+    pub(crate) const INVALID_PARAMETER: i32 = 29;
     pub(crate) const NOT_ONLINE: i32 = 206;
 }
 

@@ -162,6 +162,11 @@ impl Producer {
             code::SYSTEM_ERROR | code::SYSTEM_BUSY | code::SERVICE_NOT_AVAILABLE => {
                 Tried::Again(error::refused(&what, &answer))
             }
+            // It has fewer queues than it had.
+            code::INVALID_PARAMETER if answer.remark.contains("queueId") => {
+                self.cluster.doubt_routes();
+                Tried::Again(error::refused(&what, &answer))
+            }
             code::TOPIC_NOT_EXIST => {
                 self.cluster.doubt_routes();
                 let text = format!("{what}: {}", error::words(&answer));

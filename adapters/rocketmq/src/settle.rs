@@ -94,8 +94,14 @@ impl Desk {
         let counts = retry.trail.attempt == native.charged.saturating_add(1)
             && !native.foreign
             && message.headers().get(header::ID).is_none();
-        if counts && self.cluster.send_back(&self.names.group, native, level).await? == SentBack::Stored {
-            return Ok(());
+        if counts {
+            match self.cluster.send_back(&self.names.group, native, level).await {
+                Ok(SentBack::Stored) => return Ok(()),
+                Ok(SentBack::Expired) => {}
+                // A broker that is being emptied may be read and takes nothing; another one does.
+                Err(error) if error.kind() == ErrorKind::Access => {}
+                Err(error) => return Err(error),
+            }
         }
         let attempt = retry.trail.attempt;
         let extra = Extra { level: Some(level), counted: Some(attempt), ..Extra::default() };
@@ -254,6 +260,17 @@ mod tests {
         ] {
             assert!(properties.contains(part), "{properties:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_may_only_be_read_does_not_hold_up_a_retry() {
+        let mut bench = Bench::new(|request| match request.code {
+            36 => answer(crate::error::code::NO_PERMISSION),
+            _ => answer(0),
+        });
+        let job = bench.job(retry).await;
+        assert!(bench.attempt(job).await.is_none());
+        assert_eq!((bench.moved(), bench.fake.asked(310).len()), (Some(11), 1));
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@
 //!                                 └── answers, from any thread; copies are confirmed first
 //! ```
 
+mod beginning;
 mod commits;
 mod group;
 mod part;
@@ -27,7 +28,7 @@ use tokio::time::{Instant, timeout_at};
 pub(crate) use shared::Shared;
 
 use crate::cluster::{Cluster, Member};
-use crate::config::Config;
+use crate::config::{Config, Start};
 use crate::error;
 use crate::publisher::Producer;
 use crate::settle::Desk;
@@ -75,6 +76,11 @@ pub(crate) async fn start(
 ) -> Result<RocketmqSource, Error> {
     let cluster = Arc::new(Cluster::connect(config.clone())?);
     let (levels, _) = Levels::find(&cluster, &config).await?;
+    if config.start == Start::Latest {
+        for topic in &names.works {
+            beginning::at_the_end(&cluster, &names.group, topic).await?;
+        }
+    }
     let shared = Arc::new(Shared::new(names.works.clone()));
     let topics = names.works.iter().chain([&names.retry]).cloned().collect();
     let id = format!("oncemq@{}", cluster.new_id());
@@ -102,6 +108,8 @@ pub(crate) async fn start(
         told: HashMap::new(),
         names,
         checked: Instant::now(),
+        forgotten: None,
+        renew: Arc::default(),
         config,
     };
     let end = Arc::new(Notify::new());

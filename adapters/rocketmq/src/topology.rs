@@ -10,7 +10,7 @@ use std::time::Duration;
 use oncemq_core::{Error, ErrorKind};
 use tokio::time::Instant;
 
-pub(crate) use checks::{check_limit, check_members};
+pub(crate) use checks::{check_members, check_settings};
 pub(crate) use levels::Levels;
 pub(crate) use names::{Names, check_group, check_topic};
 
@@ -42,12 +42,14 @@ pub(crate) async fn declare(
     brokers.sort();
     brokers.dedup();
     for broker in &brokers {
-        if cluster.group_limit(broker, &names.group).await?.is_none() {
+        let group = cluster.group(broker, &names.group).await?;
+        if group.is_none() {
             cluster.create_group(broker, &names.group).await?;
         }
-        for topic in [&names.retry, &names.dead] {
-            if !cluster.has_topic(broker, topic).await? {
-                cluster.create_topic(broker, topic, 1).await?;
+        let retry_queues = group.unwrap_or_default().retry_queues.max(1);
+        for (topic, queues) in [(&names.retry, retry_queues), (&names.dead, 1)] {
+            if cluster.topic_queues(broker, topic).await?.is_none() {
+                cluster.create_topic(broker, topic, queues).await?;
             }
         }
     }
@@ -68,7 +70,7 @@ pub(crate) async fn verify(cluster: &Cluster, names: &Names) -> Result<Vec<usize
         }
         counts.push(route.iter().map(|seat| usize::try_from(seat.reads).unwrap_or(0)).sum());
         for seat in route.iter() {
-            if cluster.group_limit(&seat.broker, &names.group).await?.is_none() {
+            if cluster.group(&seat.broker, &names.group).await?.is_none() {
                 let text = format!(
                     "there is no consumer group {} on broker {}; create it, or use Topology::Declare",
                     names.group, seat.broker
@@ -76,7 +78,7 @@ pub(crate) async fn verify(cluster: &Cluster, names: &Names) -> Result<Vec<usize
                 return Err(Error::new(ErrorKind::Topology, text));
             }
             for topic in [&names.retry, &names.dead] {
-                if !cluster.has_topic(&seat.broker, topic).await? {
+                if cluster.topic_queues(&seat.broker, topic).await?.is_none() {
                     return Err(missing(topic, false));
                 }
             }
@@ -137,6 +139,10 @@ mod tests {
                 verb::TOPIC if field(request, "topic") == gone => answer(code::TOPIC_NOT_EXIST),
                 verb::GROUP => {
                     let body = Some(r#"{"retryMaxTimes":16}"#.into());
+                    Ok(crate::client::Answer { body, ..Default::default() })
+                }
+                verb::TOPIC => {
+                    let body = Some(r#"{"readQueueNums":1}"#.into());
                     Ok(crate::client::Answer { body, ..Default::default() })
                 }
                 _ => answer(code::SUCCESS),

@@ -19,6 +19,7 @@ pub(crate) struct Fake {
     reply: Arc<Mutex<Box<Reply>>>,
     asked: Arc<Mutex<Vec<Request>>>,
     known: Arc<Mutex<Known>>,
+    silent: Arc<Mutex<String>>,
 }
 
 /// What the name server says of topics.
@@ -35,16 +36,28 @@ pub(crate) enum Known {
     SilentOnce,
     /// It takes three seconds, and then does not answer.
     Hangs,
+    /// Each has one queue, on a broker of its own.
+    Apart,
 }
 
 impl Fake {
     pub(crate) fn new(reply: impl FnMut(&Request) -> Result<Answer, Fault> + Send + 'static) -> Self {
-        Self { reply: Arc::new(Mutex::new(Box::new(reply))), asked: Arc::default(), known: Arc::default() }
+        Self {
+            reply: Arc::new(Mutex::new(Box::new(reply))),
+            asked: Arc::default(),
+            known: Arc::default(),
+            silent: Arc::default(),
+        }
     }
 
     /// From now on the name server knows this.
     pub(crate) fn knows(&self, known: Known) {
         *self.known.lock().unwrap() = known;
+    }
+
+    /// From now on the broker at this address does not answer.
+    pub(crate) fn silence(&self, address: &str) {
+        address.clone_into(&mut self.silent.lock().unwrap());
     }
 
     pub(crate) fn cluster(&self, config: Config) -> Arc<Cluster> {
@@ -65,7 +78,7 @@ impl fmt::Debug for Fake {
 
 #[async_trait]
 impl Client for Fake {
-    async fn route(&self, _topic: &str) -> Result<Option<Vec<Seat>>, Fault> {
+    async fn route(&self, topic: &str) -> Result<Option<Vec<Seat>>, Fault> {
         let seat = Seat { broker: "broker-a".into(), address: "here".into(), reads: 1, writes: 1 };
         if *self.known.lock().unwrap() == Known::Hangs {
             tokio::time::sleep(Duration::from_secs(3)).await;
@@ -73,6 +86,10 @@ impl Client for Fake {
         let mut known = self.known.lock().unwrap();
         match *known {
             Known::All => return Ok(Some(vec![seat])),
+            Known::Apart => {
+                let broker: Arc<str> = format!("broker-{topic}").into();
+                return Ok(Some(vec![Seat { address: broker.clone(), broker, ..seat }]));
+            }
             Known::None => return Ok(None),
             Known::Silent | Known::Hangs => {}
             Known::SilentOnce => *known = Known::All,
@@ -84,7 +101,10 @@ impl Client for Fake {
         Ok(vec![("broker-a".into(), "here".into())])
     }
 
-    async fn ask(&self, _address: &str, request: Request, _limit: Duration) -> Result<Answer, Fault> {
+    async fn ask(&self, address: &str, request: Request, _limit: Duration) -> Result<Answer, Fault> {
+        if *self.silent.lock().unwrap() == address {
+            return Err(Fault::NoAnswer("late".to_owned()));
+        }
         self.asked.lock().unwrap().push(request.clone());
         (*self.reply.lock().unwrap())(&request)
     }

@@ -28,8 +28,18 @@ pub(crate) enum Pulled {
     Messages(Vec<Stored>, i64),
     /// None for now; it goes on here.
     None(i64),
-    /// The offset is not there: what is, from the first to behind the last.
-    Moved(i64, i64),
+    /// It goes on elsewhere.
+    Moved(Moved),
+}
+
+/// Where a queue goes on whose offset is not there, or was set by an operator.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moved {
+    /// What is there, from the first to behind the last.
+    pub(crate) first: i64,
+    pub(crate) end: i64,
+    /// Where the broker would go on.
+    pub(crate) next: i64,
 }
 
 /// What became of a message that was sent back.
@@ -83,7 +93,7 @@ impl Cluster {
             code::PULL_NOT_FOUND | code::PULL_RETRY_AT_ONCE => Ok(Pulled::None(next)),
             code::PULL_OFFSET_MOVED => {
                 let bound = |name| answer.number(name).unwrap_or(next);
-                Ok(Pulled::Moved(bound("minOffset"), bound("maxOffset")))
+                Ok(Pulled::Moved(Moved { first: bound("minOffset"), end: bound("maxOffset"), next }))
             }
             _ => Err(error::refused(&what, &answer)),
         }

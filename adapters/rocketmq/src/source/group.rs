@@ -10,11 +10,12 @@
 //! broker tells nobody that a queue is about to leave: the others begin when they see the new
 //! list. So what is finished is committed at once, and what runs is void.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use oncemq_core::{Error, ErrorKind};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -33,6 +34,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const ALIVE: Duration = Duration::from_secs(5);
 /// What another member may need to see a new list and to commit.
 const PATIENCE: Duration = Duration::from_millis(2_500);
+/// After a broker has forgotten its members they come back one by one, for so long.
+const RESTART: Duration = Duration::from_secs(10);
 /// What the last commit of a queue may take.
 const LAST_COMMIT: Duration = Duration::from_secs(3);
 
@@ -50,18 +53,21 @@ pub(crate) struct Group {
     pub(crate) names: Names,
     /// When the other members were last looked at.
     pub(crate) checked: Instant,
+    /// When a broker was last found to have forgotten this member.
+    pub(crate) forgotten: Option<Instant>,
+    /// Has the locks renewed.
+    pub(crate) renew: Arc<Notify>,
 }
 
 impl Group {
     /// Until `end` is set; then everything is let go.
-    pub(crate) async fn run(mut self, end: Arc<tokio::sync::Notify>) {
+    pub(crate) async fn run(mut self, end: Arc<Notify>) {
         // Together with whoever asks for it, so that no look is cut in the middle of a change.
         let mut ended = std::pin::pin!(end.notified());
         loop {
             match self.look().await {
                 Ok(()) => {
                     self.shared.trouble("group", None);
-                    self.shared.joined();
                     self.check_others().await;
                 }
                 Err(error) if error::is_final(&error) => self.shared.fail(error),
@@ -75,34 +81,86 @@ impl Group {
         self.leave().await;
     }
 
-    /// One look at the lists, and what follows from it.
+    /// One look at the lists, and what follows from it. Where a list cannot be had, what is owned
+    /// stays, and the rest goes on.
     async fn look(&mut self) -> Result<(), Error> {
-        let mut share = BTreeSet::new();
-        let mut alone = true;
+        let mut silent = BTreeMap::new();
+        let mut incomplete = None;
         for topic in self.member.topics.clone() {
-            let route = self.cluster.route(&topic).await?;
-            let Some(first) = route.first() else { return Err(self.missing(&topic)) };
-            for seat in route.iter() {
-                self.tell(&seat.broker).await?;
+            match self.share(&topic, &mut silent).await {
+                Ok((share, patience)) => self.change(&topic, share, patience).await,
+                Err(error) if error::is_final(&error) => return Err(error),
+                Err(error) => incomplete = Some(error),
             }
-            let mut members = self.cluster.members(&first.broker, &self.member.group).await?;
-            if !members.contains(&self.member.id) {
-                // A new connection, or a broker that has just started.
-                self.told.remove(&first.broker);
-                self.tell(&first.broker).await?;
-                members = self.cluster.members(&first.broker, &self.member.group).await?;
-            }
-            let queue =
-                |broker: &Arc<str>, number| Queue { topic: topic.clone(), broker: broker.clone(), number };
-            let queues: Vec<Queue> = route
-                .iter()
-                .flat_map(|seat| (0..seat.reads).map(|number| queue(&seat.broker, number)))
-                .collect();
-            alone &= members.len() < 2;
-            share.extend(share_of(&self.member.id, &members, &queues));
         }
-        self.change(share, alone).await;
-        Ok(())
+        if incomplete.is_none() {
+            self.shared.joined();
+        }
+        incomplete.or_else(|| silent.into_values().next()).map_or(Ok(()), Err)
+    }
+
+    /// This member's queues of a topic, and how long to wait before the first of a new one. Who
+    /// does not answer is noted, and not asked again in this look.
+    async fn share(
+        &mut self,
+        topic: &Arc<str>,
+        silent: &mut BTreeMap<Arc<str>, Error>,
+    ) -> Result<(BTreeSet<Queue>, Duration), Error> {
+        let queues = self.cluster.queues(topic).await?;
+        let route = self.cluster.route(topic).await?;
+        let Some(first) = route.first() else { return Err(self.missing(topic)) };
+        let mut members = None;
+        for seat in route.iter() {
+            if silent.contains_key(&seat.broker) {
+                continue;
+            }
+            // All brokers have the same list.
+            let asked = match &members {
+                None => self.members(&seat.broker).await.map(|list| members = Some(list)),
+                Some(_) => self.tell(&seat.broker).await,
+            };
+            match asked {
+                Err(error) if error::is_final(&error) => return Err(error),
+                Err(error) => drop(silent.insert(seat.broker.clone(), error)),
+                Ok(()) => {}
+            }
+        }
+        let Some(members) = members else { return Err(silent[&first.broker].clone()) };
+        let restarted = self.forgotten.is_some_and(|when| when.elapsed() < RESTART);
+        let patience = match (restarted, self.locked.contains(topic)) {
+            (true, true) => PATIENCE * 2,
+            (false, true) => Duration::ZERO,
+            (false, false) if members.len() < 2 => Duration::ZERO,
+            (_, false) => PATIENCE,
+        };
+        Ok((share_of(&self.member.id, &members, &queues).into_iter().collect(), patience))
+    }
+
+    /// The members of the group, this one among them.
+    async fn members(&mut self, broker: &Arc<str>) -> Result<Vec<String>, Error> {
+        self.tell(broker).await?;
+        let group = self.member.group.clone();
+        let members = self.cluster.members(broker, &group).await?;
+        if members.contains(&self.member.id) {
+            return Ok(members);
+        }
+        // A new connection, or a broker that has just started: it knows no lock any more, and
+        // whoever looks first seems to be alone.
+        self.told.remove(broker);
+        self.tell(broker).await?;
+        self.forgotten = Some(Instant::now());
+        self.renew.notify_waiters();
+        let members = self.cluster.members(broker, &group).await?;
+        if members.contains(&self.member.id) {
+            return Ok(members);
+        }
+        Err(Error::new(
+            ErrorKind::Connection,
+            format!(
+                "{broker} does not take this consumer into the consumer group {group}: make the group there, and see \
+                 that rejectPullConsumerEnable is off"
+            ),
+        ))
     }
 
     /// A broker that stops in order takes its topics off the name server first, and one that
@@ -142,23 +200,23 @@ impl Group {
         Ok(())
     }
 
-    async fn change(&mut self, share: BTreeSet<Queue>, alone: bool) {
-        let gone: Vec<Queue> = self.owned.keys().filter(|queue| !share.contains(*queue)).cloned().collect();
+    async fn change(&mut self, topic: &Arc<str>, share: BTreeSet<Queue>, patience: Duration) {
+        let ours = self.owned.keys().filter(|queue| queue.topic == *topic);
+        let gone: Vec<Queue> = ours.filter(|queue| !share.contains(*queue)).cloned().collect();
         self.let_go(gone).await;
         for queue in share {
             if self.owned.contains_key(&queue) {
                 continue;
             }
-            let locked = self.locked.contains(&queue.topic);
             let puller = Puller {
                 cluster: self.cluster.clone(),
                 shared: self.shared.clone(),
                 member: self.member.clone(),
                 queue: queue.clone(),
                 pace: self.pace,
-                start: self.config.start,
-                locked,
-                patience: if alone || locked { Duration::ZERO } else { PATIENCE },
+                locked: self.locked.contains(topic),
+                patience,
+                renew: self.renew.clone(),
             };
             self.owned.insert(queue, tokio::spawn(puller.run()));
         }
@@ -270,6 +328,8 @@ fn share_of(id: &str, members: &[String], queues: &[Queue]) -> Vec<Queue> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
     use oncemq_core::{ConsumerSpec, Subscription, Topology};
 
     use super::*;
@@ -292,6 +352,8 @@ mod tests {
             told: HashMap::new(),
             names: Names::new(&spec).unwrap(),
             checked: Instant::now(),
+            forgotten: None,
+            renew: Arc::default(),
         }
     }
 
@@ -336,6 +398,71 @@ mod tests {
         assert!(!error::is_final(&error) && error.kind() == ErrorKind::Connection, "{error}");
         let error = group(&cluster, "u").look().await.unwrap_err();
         assert!(error::is_final(&error) && error.kind() == ErrorKind::Topology, "{error}");
+    }
+
+    fn list(members: &str) -> Result<Answer, Fault> {
+        let body = format!(r#"{{"consumerIdList":[{members}]}}"#);
+        Ok(Answer { body: Some(body.into()), ..Answer::default() })
+    }
+
+    /// It does not have the group, or takes no consumers of this kind.
+    #[tokio::test]
+    async fn what_is_owned_stays_while_a_broker_does_not_take_the_member() {
+        let taken = Arc::new(AtomicBool::new(true));
+        let fake = {
+            let taken = taken.clone();
+            Fake::new(move |request| match request.code {
+                verb::MEMBERS if taken.load(SeqCst) => list(r#""me""#),
+                verb::MEMBERS => list(r#""other""#),
+                _ => answer(error::code::SUCCESS),
+            })
+        };
+        let mut group = group(&fake.cluster(Config::default()), "t");
+        group.look().await.unwrap();
+        assert_eq!(group.owned.len(), 1);
+        taken.store(false, SeqCst);
+        let error = group.look().await.unwrap_err();
+        assert!(!error::is_final(&error) && error.to_string().contains("does not take"), "{error}");
+        assert_eq!(group.owned.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_topic_whose_broker_is_silent_holds_up_no_other() {
+        let fake = Fake::new(|request| match request.code {
+            verb::MEMBERS => list(r#""me""#),
+            _ => answer(error::code::SUCCESS),
+        });
+        fake.knows(Known::Apart);
+        fake.silence("broker-t");
+        let mut group = group(&fake.cluster(Config::default()), "t");
+        group.member = Arc::new(Member { topics: vec!["t".into(), "u".into()], ..(*group.member).clone() });
+        let error = group.look().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Connection);
+        let owned: Vec<_> = group.owned.keys().map(|queue| &*queue.topic).collect();
+        assert_eq!(owned, ["u"]);
+    }
+
+    /// Its locks are gone, and members come back one by one.
+    #[tokio::test]
+    async fn after_a_restart_of_the_broker_locks_are_renewed_and_others_wait() {
+        let asked = AtomicUsize::new(0);
+        let fake = Fake::new(move |request| match request.code {
+            verb::MEMBERS if asked.fetch_add(1, SeqCst) == 3 => list(r#""other""#),
+            verb::MEMBERS => list(r#""me""#),
+            _ => answer(error::code::SUCCESS),
+        });
+        let mut group = group(&fake.cluster(Config::default()), "t");
+        group.locked.insert("t".into());
+        let mut silent = BTreeMap::new();
+        let (_, patience) = group.share(&"t".into(), &mut silent).await.unwrap();
+        assert_eq!(patience, Duration::ZERO);
+        let renew = group.renew.clone();
+        let mut renewed = Box::pin(renew.notified());
+        renewed.as_mut().enable();
+        group.told.clear();
+        let (_, patience) = group.share(&"t".into(), &mut silent).await.unwrap();
+        assert!(patience > PATIENCE && silent.is_empty(), "{patience:?}");
+        tokio::time::timeout(Duration::from_secs(1), renewed).await.unwrap();
     }
 
     /// Else the broker gives it to the next member after a minute.

@@ -8,10 +8,10 @@ use oncemq_core::{Error, Event, Scope};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
+use super::beginning::commit_first;
 use super::part::{Begin, Pace, Part};
 use super::shared::Shared;
-use crate::cluster::{Cluster, Member, Pulled, Queue};
-use crate::config::Start;
+use crate::cluster::{Cluster, Member, Moved, Pulled, Queue};
 use crate::error;
 
 /// The wait after a first failed try; it doubles up to the longest.
@@ -23,8 +23,6 @@ const LOCK_WAIT: Duration = Duration::from_millis(500);
 /// somewhat earlier.
 pub(crate) const LOCK_RENEW: Duration = Duration::from_secs(10);
 const LOCK_LIFE: Duration = Duration::from_secs(45);
-/// Longer than a broker needs to take in a first commit.
-const TAKE_IN: Duration = Duration::from_millis(100);
 /// After this time a broker that has just started knows its queues.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
@@ -36,11 +34,12 @@ pub(crate) struct Puller {
     pub(crate) member: Arc<Member>,
     pub(crate) queue: Queue,
     pub(crate) pace: Pace,
-    pub(crate) start: Start,
     /// Nobody else may work on it: handlers of its messages must not overlap.
     pub(crate) locked: bool,
     /// How long the member that had it before may take to commit.
     pub(crate) patience: Duration,
+    /// Told when a broker has forgotten this member, and its locks with it.
+    pub(crate) renew: Arc<Notify>,
 }
 
 impl Puller {
@@ -103,7 +102,10 @@ impl Puller {
     /// Returns when the lock is lost.
     async fn keep_lock(&self, mut since: Instant) {
         while since.elapsed() < LOCK_LIFE {
-            sleep(LOCK_RENEW.min(LOCK_LIFE.saturating_sub(since.elapsed()))).await;
+            tokio::select! {
+                () = sleep(LOCK_RENEW.min(LOCK_LIFE.saturating_sub(since.elapsed()))) => {}
+                () = self.renew.notified() => {}
+            }
             let asked = Instant::now();
             match self.cluster.lock(&self.queue, &self.member).await {
                 Ok(true) => since = asked,
@@ -120,26 +122,9 @@ impl Puller {
         if let Some(offset) = self.cluster.committed(group, &self.queue).await? {
             return Ok(Begin { offset, known: true });
         }
-        let (first, next) = self.cluster.bounds(&self.queue).await?;
-        // What is sent back is never left out.
-        let latest = self.start == Start::Latest && !self.queue.topic.starts_with("%RETRY%");
-        let offset = if latest { next } else { first };
-        self.commit_first(offset).await?;
+        let (offset, _) = self.cluster.bounds(&self.queue).await?;
+        commit_first(&self.cluster, group, vec![(self.queue.clone(), offset)]).await?;
         Ok(Begin { offset, known: false })
-    }
-
-    /// A broker keeps the offsets that a group has in a topic in one table. It makes the table
-    /// with the first commit, and with each of two that come at once: then one of them is lost,
-    /// though both were confirmed. So it is looked at again.
-    async fn commit_first(&self, offset: i64) -> Result<(), Error> {
-        let group = &self.member.group;
-        loop {
-            self.cluster.commit(group, &self.queue, offset).await?;
-            sleep(TAKE_IN).await;
-            if self.cluster.committed(group, &self.queue).await?.is_some() {
-                return Ok(());
-            }
-        }
     }
 
     async fn fetch(&self, which: Assignment, mut offset: i64, room: &Notify) {
@@ -156,26 +141,15 @@ impl Puller {
                 }
                 None => return,
             }
-            let pulled = self.cluster.pull(&self.member.group, &self.queue, offset).await;
-            let pulled = match pulled {
-                Ok(Pulled::Moved(first, next)) => match self.mend(which, offset, (first, next)).await {
-                    Ok(Some(found)) => Ok(Pulled::None(found)),
-                    Ok(None) => return,
-                    Err(error) => Err(error),
-                },
-                pulled => pulled,
-            };
-            match pulled {
-                Ok(Pulled::Messages(messages, next)) => {
-                    if let Some(part) = self.shared.state().parts.get_mut(which) {
-                        part.fetched(messages);
-                    }
-                    offset = next;
-                    self.shared.answers.wake();
-                }
-                Ok(Pulled::None(next) | Pulled::Moved(next, _)) => offset = next,
-                Err(error) if error::is_final(&error) => return self.shared.fail(error),
+            match self.step(which, offset).await {
+                Ok(Some(next)) => offset = next,
+                Ok(None) => return,
+                // Not even a refusal ends it: an operator may switch a group off for a while, or
+                // take a broker's rights. What is gone for good is seen by who looks at routes.
                 Err(error) => {
+                    if error::is_final(&error) {
+                        self.cluster.doubt_routes();
+                    }
                     troubled = true;
                     self.shared.trouble(&name, Some(error.to_string()));
                     sleep(wait).await;
@@ -190,38 +164,74 @@ impl Puller {
         }
     }
 
-    /// An offset is not there any more: tells what is missing, and returns where to go on. `None`
-    /// if the queue is to be opened anew.
-    async fn mend(&self, which: Assignment, offset: i64, bounds: (i64, i64)) -> Result<Option<i64>, Error> {
-        let (mut first, mut next) = bounds;
-        if offset > next {
+    /// Fetches once. Returns where to go on, `None` if the queue is to be opened anew.
+    async fn step(&self, which: Assignment, offset: i64) -> Result<Option<i64>, Error> {
+        let (messages, next) = match self.cluster.pull(&self.member.group, &self.queue, offset).await? {
+            Pulled::Messages(messages, next) => (messages, next),
+            Pulled::None(next) => (Vec::new(), next),
+            Pulled::Moved(moved) => return self.mend(which, offset, moved).await,
+        };
+        let mut state = self.shared.state();
+        // Nothing is filtered, so what is left out is not there any more.
+        let mut expected = offset;
+        for found in messages.iter().map(|message| message.offset).chain([next]) {
+            if found > expected {
+                state.tell(self.gap(expected, found));
+            }
+            expected = found + 1;
+        }
+        if let Some(part) = state.parts.get_mut(which) {
+            part.fetched(messages);
+        }
+        drop(state);
+        self.shared.answers.wake();
+        Ok(Some(next))
+    }
+
+    /// An offset is not there any more, or an operator has set another: tells what is left out,
+    /// and returns where to go on. `None` if the queue is to be opened anew.
+    async fn mend(&self, which: Assignment, offset: i64, moved: Moved) -> Result<Option<i64>, Error> {
+        let group = &self.member.group;
+        let Moved { mut first, mut end, next } = moved;
+        if (first..=end).contains(&offset) && next != offset {
+            // Commits from before were thrown away by the broker.
+            self.cluster.commit(group, &self.queue, next).await?;
+            self.tell_gap(offset, next);
+            return Ok(None);
+        }
+        if offset > end {
             // A broker that has just started may not know yet how far it had come.
             sleep(SECOND_LOOK).await;
-            (first, next) = self.cluster.bounds(&self.queue).await?;
+            (first, end) = self.cluster.bounds(&self.queue).await?;
         }
-        if (first..=next).contains(&offset) {
+        if (first..=end).contains(&offset) {
             return Ok(Some(offset));
         }
         // Beyond the end the queue was made anew or cut: what is there has another history, and
         // begins at its beginning.
-        let anew = offset > next;
+        let anew = offset > end;
         if anew {
-            self.cluster.commit(&self.member.group, &self.queue, first).await?;
-        }
-        let mut state = self.shared.settled();
-        if let Some(part) = state.parts.get_mut(which).filter(|_| !anew) {
+            self.cluster.commit(group, &self.queue, first).await?;
+        } else if let Some(part) = self.shared.settled().parts.get_mut(which) {
             part.progress.skip_to(first);
         }
-        state.tell(Event::Gap {
+        self.tell_gap(offset, first);
+        Ok((!anew).then_some(first))
+    }
+
+    fn tell_gap(&self, from: i64, to: i64) {
+        self.shared.state().tell(self.gap(from, to));
+        self.shared.answers.wake();
+    }
+
+    fn gap(&self, from: i64, to: i64) -> Event {
+        Event::Gap {
             topic: self.queue.topic.to_string(),
             server: Some(self.queue.broker.clone()),
             partition: self.queue.number,
-            from: offset,
-            to: first,
-        });
-        drop(state);
-        self.shared.answers.wake();
-        Ok((!anew).then_some(first))
+            from,
+            to,
+        }
     }
 
     /// The queue is not ours any more.
@@ -246,7 +256,7 @@ mod tests {
     use oncemq_core::{Ack, Message, Settle, Token};
 
     use super::*;
-    use crate::client::fake::{Fake, answer, field};
+    use crate::client::fake::{Fake, field};
     use crate::client::{Answer, Fault, Request, verb};
     use crate::config::Config;
 
@@ -258,9 +268,9 @@ mod tests {
             member: Arc::new(member),
             queue: Queue { topic: "t".into(), broker: "broker-a".into(), number: 0 },
             pace: Pace::new(1, false),
-            start: Start::Latest,
             locked,
             patience: Duration::ZERO,
+            renew: Arc::default(),
         }
     }
 
@@ -293,25 +303,6 @@ mod tests {
         puller.shared.fill(0, &mut events, &settle).unwrap();
         events.retain(|event| !matches!(event, Event::Health(_)));
         events
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_first_commit_that_the_broker_loses_is_sent_again() {
-        let mut commits = 0;
-        let fake = Fake::new(move |request| {
-            commits += usize::from(request.code == verb::COMMIT);
-            match request.code {
-                verb::COMMITTED if commits < 2 => answer(error::code::QUERY_NOT_FOUND),
-                verb::BEGIN => Ok(fields(&[("offset", 3)])),
-                _ => Ok(fields(&[("offset", 8)])),
-            }
-        });
-        let puller = puller(&fake, false);
-        puller.cluster.route("t").await.unwrap();
-        let begin = puller.begin().await.unwrap();
-        assert!(begin.offset == 8 && !begin.known, "{begin:?}");
-        let commits = fake.asked(verb::COMMIT);
-        assert_eq!(commits.iter().map(|commit| field(commit, "commitOffset")).collect::<Vec<_>>(), ["8"; 2]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -394,5 +385,59 @@ mod tests {
         puller.once().await.unwrap();
         assert_eq!(gaps(&puller), [(8, 0)]);
         assert_eq!(field(&fake.asked(verb::COMMIT)[0], "commitOffset"), "0");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_offset_that_an_operator_set_is_taken() {
+        let fake = Fake::new(|request| match request.code {
+            verb::PULL => {
+                let bounds = fields(&[("minOffset", 0), ("maxOffset", 30), ("nextBeginOffset", 3)]);
+                Ok(Answer { code: error::code::PULL_OFFSET_MOVED, ..bounds })
+            }
+            _ => idle(request),
+        });
+        let puller = puller(&fake, false);
+        puller.cluster.route("t").await.unwrap();
+        puller.once().await.unwrap();
+        assert_eq!(gaps(&puller), [(8, 3)]);
+        assert_eq!(field(&fake.asked(verb::COMMIT)[0], "commitOffset"), "3");
+    }
+
+    /// The broker was cleaning up when it looked.
+    #[tokio::test(start_paused = true)]
+    async fn what_an_answer_leaves_out_is_told() {
+        let fake = Fake::new(|request| match request.code {
+            verb::PULL if field(request, "queueOffset") == "8" => {
+                let none = fields(&[("nextBeginOffset", 12)]);
+                Ok(Answer { code: error::code::PULL_RETRY_AT_ONCE, ..none })
+            }
+            _ => idle(request),
+        });
+        let puller = puller(&fake, false);
+        puller.cluster.route("t").await.unwrap();
+        let endless = tokio::time::timeout(Duration::from_secs(9), puller.once()).await;
+        assert!(endless.is_err());
+        assert_eq!(gaps(&puller), [(8, 12)]);
+    }
+
+    /// An operator has switched the group off, and on again.
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_waited_for() {
+        let asked = AtomicUsize::new(0);
+        let fake = Fake::new(move |request| match request.code {
+            verb::PULL if asked.fetch_add(1, SeqCst) < 3 => Ok(Answer {
+                code: error::code::NO_PERMISSION,
+                remark: "the consumer group[g] not permitted to consume".to_owned(),
+                ..Answer::default()
+            }),
+            _ => idle(request),
+        });
+        let puller = puller(&fake, false);
+        puller.cluster.route("t").await.unwrap();
+        let endless = tokio::time::timeout(Duration::from_millis(250), puller.once()).await;
+        assert!(endless.is_err());
+        let told = puller.shared.told();
+        assert!(told.to_string().contains("not permitted"), "{told}");
+        assert_eq!(fake.asked(verb::PULL).len(), 2);
     }
 }
