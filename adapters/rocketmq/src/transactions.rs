@@ -29,6 +29,8 @@ pub(crate) use judge::Check;
 
 /// When a broker asks about a half message first, unless it says otherwise.
 const ASKS_AFTER: Duration = Duration::from_secs(6);
+/// How often a broker notes which transactions have ended, unless it says otherwise.
+const NOTES_EVERY: Duration = Duration::from_secs(3);
 /// Between two looks at who is known to the brokers.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long leaving the group may take.
@@ -82,7 +84,8 @@ const LEAVE: Duration = Duration::from_secs(5);
 /// - Where a transaction ends in the same moment as its broker asks, the message may appear
 ///   twice, under one id: a consumer with a record handles it once. So it may where a broker asks
 ///   again before it has noted the answer, which it does every `transactionOpBatchInterval` (3 s):
-///   `transactionCheckInterval` should be much longer.
+///   `transactionCheckInterval` should be much longer. And so it may where the clock of this
+///   process is not the broker's: it asks by the time that the message says.
 /// - A message of a transaction has no delay.
 #[derive(Clone)]
 pub struct TransactionalPublisher {
@@ -268,15 +271,25 @@ async fn brokers_of(cluster: &Cluster, topics: &[Arc<str>]) -> Result<Vec<Arc<st
     Ok(brokers)
 }
 
-/// For how long after a half message was sent no broker asks about it. Once one does, it stores
-/// the message anew, and ending it at its old place would show it twice.
+/// For how long after a half message was sent a transaction may be ended. Once the broker asks,
+/// it stores the message anew, and ending it at its old place would show it twice; and it asks
+/// about what it has not noted yet, too.
 async fn quiet_time(cluster: &Cluster, brokers: &[Arc<str>]) -> Duration {
-    let mut quiet = ASKS_AFTER;
+    let mut quiet = quiet_of(ASKS_AFTER, NOTES_EVERY);
     for broker in brokers {
-        let millis = cluster.setting(broker, "transactionTimeOut").await.and_then(|text| text.parse().ok());
-        quiet = quiet.min(millis.map_or(ASKS_AFTER, Duration::from_millis));
+        let setting = async |name, usual| {
+            let millis = cluster.setting(broker, name).await.and_then(|text| text.parse().ok());
+            millis.map_or(usual, Duration::from_millis)
+        };
+        let asks_after = setting("transactionTimeOut", ASKS_AFTER).await;
+        let notes_every = setting("transactionOpBatchInterval", NOTES_EVERY).await;
+        quiet = quiet.min(quiet_of(asks_after, notes_every));
     }
-    quiet * 3 / 4
+    quiet
+}
+
+fn quiet_of(asks_after: Duration, notes_every: Duration) -> Duration {
+    asks_after.saturating_sub(notes_every).max(asks_after / 3) * 3 / 4
 }
 
 /// Waits until every broker knows this process as a member of the group.

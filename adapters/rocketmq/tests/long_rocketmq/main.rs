@@ -5,12 +5,12 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use common::{ROCKETMQ, committed_with, counts, ladder, numbers};
 use libtest_mimic::Trial;
-use oncemq_core::{Broker, Consumer, Context, ErrorKind, Failure, Health, Message};
+use oncemq_core::{Broker, Consumer, Context, ErrorKind, Failure, Health, Message, Ordering};
 use oncemq_rocketmq::RocketmqBroker;
 use oncemq_test_kit::{
     Instance, Log, Running, logging, millis, secs, stop_while_paused, test, unique, until,
@@ -34,6 +34,7 @@ fn main() {
             with("without_its_name_server_work_goes_on", |server| Box::pin(name_server(server))),
             with("a_name_server_that_hangs_holds_nothing_up", |server| Box::pin(name_server_hangs(server))),
             with("rm3_a_send_back_without_an_answer_leaves_the_offset", |server| Box::pin(rm3(server))),
+            with("ordered_queues_stay_apart_though_their_broker_forgets", |server| Box::pin(forgets(server))),
             with("sh4_a_broker_that_hangs_does_not_hold_up_the_end", |server| Box::pin(sh4(server))),
             with("rm2_a_handler_of_minutes_runs_once", |server| Box::pin(rm2(server))),
             with("ten_thousand_messages_while_members_die_and_join", |server| Box::pin(storm(server))),
@@ -213,6 +214,48 @@ async fn rm3(server: Server) {
     })
     .await;
     running.stop().await;
+}
+
+/// A broker that restarts knows no member and no lock any more.
+async fn forgets(server: Server) {
+    const MESSAGES: usize = 160;
+    let (group, topic, log) = (unique("points"), unique("forgets"), Log::default());
+    let (running, overlaps) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicUsize::new(0)));
+    let consumer = || {
+        let (running, overlaps) = (running.clone(), overlaps.clone());
+        Consumer::new(group.as_str(), server.broker(""))
+            .topic(topic.as_str())
+            .ordering(Ordering::Ordered)
+            .unguarded(logging(&log, move |_, message: Message| {
+                let (running, overlaps) = (running.clone(), overlaps.clone());
+                async move {
+                    let key = message.key().unwrap().to_vec();
+                    if !running.lock().unwrap().insert(key.clone()) {
+                        overlaps.fetch_add(1, SeqCst);
+                    }
+                    sleep(secs(1)).await;
+                    running.lock().unwrap().remove(&key);
+                    Ok(())
+                }
+            }))
+    };
+    let first = Running::start(consumer()).await;
+    let second = Running::start(consumer()).await;
+    let publisher = server.broker("").publisher().await.unwrap();
+    for number in 0..MESSAGES {
+        let message = Message::new(number.to_string()).with_key(format!("key-{}", number % 8));
+        publisher.publish(&topic, &message).await.unwrap();
+    }
+    until("work goes on", secs(20), async || log.len() > 10).await;
+    for _ in 0..3 {
+        server.blocking(|instance| instance.kill()).await;
+        server.blocking(|instance| instance.again()).await;
+        sleep(secs(8)).await;
+    }
+    until("all are done", secs(100), async || counts(&log).len() == MESSAGES).await;
+    first.stop().await;
+    second.stop().await;
+    assert_eq!(overlaps.load(SeqCst), 0, "two ran at once");
 }
 
 async fn sh4(server: Server) {

@@ -7,6 +7,7 @@ mod cases;
 mod common;
 mod foreign;
 mod group;
+mod operator;
 mod publisher;
 mod start;
 #[cfg(feature = "tls")]
@@ -21,6 +22,7 @@ fn main() {
     tests.extend(cases::tests());
     tests.extend(foreign::tests());
     tests.extend(group::tests());
+    tests.extend(operator::tests());
     tests.extend(publisher::tests());
     #[cfg(feature = "tls")]
     tests.extend(tls::tests());
