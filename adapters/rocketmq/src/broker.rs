@@ -37,7 +37,7 @@ impl RocketmqBroker {
     /// | `queues` | see [`queues`](Self::queues) |
     /// | `start` | `earliest` or `latest`, see [`start`](Self::start) |
     /// | `publish_timeout` | see [`publish_timeout`](Self::publish_timeout) |
-    /// | `connect_timeout` | how long a topic that was made may take to appear, as `10s` |
+    /// | `connect_timeout` | how long a topic that was made may take to appear, and a producer group to be known, as `10s` |
     /// | `revoke_timeout` | see [`revoke_timeout`](Self::revoke_timeout) |
     /// | `commit_interval`, `commit_each` | see [`commit_interval`](Self::commit_interval) |
     /// | `delay_levels` | the broker's `messageDelayLevel`, as `1s+5s+10s`, for an account that may not read it; an error if what is read differs |
@@ -54,21 +54,23 @@ impl RocketmqBroker {
     }
 
     /// Queues, on each broker, of a topic that a consumer or its [`Topology::Declare`] finds
-    /// missing. Without it a missing topic is an error.
+    /// missing: 1 to 1,024, else the start is a
+    /// [`Config`](oncemq_core::ErrorKind::Config) error. Without it a missing topic is an error.
     pub fn queues(mut self, queues: u16) -> Self {
         self.config.queues = Some(queues.into());
         self
     }
 
-    /// Where a consumer begins that has never committed anything; the oldest message unless
-    /// set.
+    /// Where a consumer begins that has never committed anything in a topic; the oldest message
+    /// unless set. Queues that are added later begin at their first message.
     pub fn start(mut self, start: Start) -> Self {
         self.config.start = start;
         self
     }
 
     /// How long a published message may wait for its confirmation; 30 seconds unless set. Within
-    /// it a message without an answer is sent again under the same `UNIQ_KEY`.
+    /// it a message without an answer is sent again under the same `UNIQ_KEY`. It also bounds each
+    /// try to send a message back. Zero is a [`Config`](oncemq_core::ErrorKind::Config) error.
     pub fn publish_timeout(mut self, timeout: Duration) -> Self {
         self.config.publish_timeout = timeout;
         self
@@ -84,7 +86,8 @@ impl RocketmqBroker {
 
     /// The time between two commits of offsets; half a second unless set. They are also
     /// committed after many messages, when a queue leaves, and at the end. A crash repeats what
-    /// was not committed, which the record answers.
+    /// was not committed, which the record answers. Zero is a
+    /// [`Config`](oncemq_core::ErrorKind::Config) error.
     pub fn commit_interval(mut self, interval: Duration) -> Self {
         self.config.commit_interval = interval;
         self
@@ -113,8 +116,12 @@ impl RocketmqBroker {
     /// # Errors
     /// [`Config`](oncemq_core::ErrorKind::Config) for a name that does not fit or no topic,
     /// [`Topology`](oncemq_core::ErrorKind::Topology) for a topic that is missing,
-    /// [`Connection`](oncemq_core::ErrorKind::Connection) if a broker does not know the group
-    /// within the connect timeout.
+    /// [`Access`](oncemq_core::ErrorKind::Access) for a wrong key,
+    /// [`Connection`](oncemq_core::ErrorKind::Connection) if no name server answers, or if a broker
+    /// does not know the group within the connect timeout.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
     pub async fn transactions<C, Fut>(
         &self,
         group: &str,

@@ -42,6 +42,9 @@
 //! uses itself is sent as `=b64=` and base64, and read back. The broker's own properties cannot be
 //! set and are not shown. A header of one name is there once; there are no tombstones. Bodies that
 //! another producer compressed with zlib, Zstandard or LZ4 are read.
+//!
+//! The client says much through `tracing`, in targets that begin with `rocketmq`: an application
+//! that collects events filters them.
 
 #![recursion_limit = "256"]
 

@@ -13,7 +13,7 @@ mod part;
 mod puller;
 mod shared;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -106,6 +106,7 @@ pub(crate) async fn start(
         locked: ordered.map(|one| one.topic.clone()).collect(),
         owned: HashMap::new(),
         told: HashMap::new(),
+        joined: BTreeSet::new(),
         names,
         checked: Instant::now(),
         forgotten: None,

@@ -50,6 +50,8 @@ pub(crate) struct Group {
     pub(crate) owned: HashMap<Queue, JoinHandle<()>>,
     /// When each broker was last told of us.
     pub(crate) told: HashMap<Arc<str>, Instant>,
+    /// Brokers that were told once.
+    pub(crate) joined: BTreeSet<Arc<str>>,
     pub(crate) names: Names,
     /// When the other members were last looked at.
     pub(crate) checked: Instant,
@@ -125,7 +127,9 @@ impl Group {
                 Ok(()) => {}
             }
         }
-        let Some(members) = members else { return Err(silent[&first.broker].clone()) };
+        let Some(members) = members else {
+            return Err(silent.get(&first.broker).cloned().unwrap_or_else(|| self.missing(topic)));
+        };
         let restarted = self.forgotten.is_some_and(|when| when.elapsed() < RESTART);
         let patience = match (restarted, self.locked.contains(topic)) {
             (true, true) => PATIENCE * 2,
@@ -144,12 +148,8 @@ impl Group {
         if members.contains(&self.member.id) {
             return Ok(members);
         }
-        // A new connection, or a broker that has just started: it knows no lock any more, and
-        // whoever looks first seems to be alone.
         self.told.remove(broker);
         self.tell(broker).await?;
-        self.forgotten = Some(Instant::now());
-        self.renew.notify_waiters();
         let members = self.cluster.members(broker, &group).await?;
         if members.contains(&self.member.id) {
             return Ok(members);
@@ -194,8 +194,15 @@ impl Group {
         self.told.remove(broker);
         // One that hangs would read it when it wakes, from a connection that is gone by then, and
         // keep a member that nobody is for two minutes: it has to answer something else first.
-        self.cluster.members(broker, &self.member.group).await?;
+        let members = self.cluster.members(broker, &self.member.group).await?;
+        if self.joined.contains(broker) && !members.contains(&self.member.id) {
+            // A new connection, or a broker that has just started: it knows no lock any more, and
+            // whoever looks first seems to be alone.
+            self.forgotten = Some(Instant::now());
+            self.renew.notify_waiters();
+        }
         self.cluster.heartbeat(broker, &self.member).await?;
+        self.joined.insert(broker.clone());
         self.told.insert(broker.clone(), Instant::now());
         Ok(())
     }
@@ -350,6 +357,7 @@ mod tests {
             locked: BTreeSet::new(),
             owned: HashMap::new(),
             told: HashMap::new(),
+            joined: BTreeSet::new(),
             names: Names::new(&spec).unwrap(),
             checked: Instant::now(),
             forgotten: None,
@@ -447,7 +455,7 @@ mod tests {
     async fn after_a_restart_of_the_broker_locks_are_renewed_and_others_wait() {
         let asked = AtomicUsize::new(0);
         let fake = Fake::new(move |request| match request.code {
-            verb::MEMBERS if asked.fetch_add(1, SeqCst) == 3 => list(r#""other""#),
+            verb::MEMBERS if asked.fetch_add(1, SeqCst) == 2 => list(r#""other""#),
             verb::MEMBERS => list(r#""me""#),
             _ => answer(error::code::SUCCESS),
         });
