@@ -7,6 +7,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::{ROCKETMQ, committed_with, counts, ladder, numbers};
 use libtest_mimic::Trial;
@@ -35,6 +36,7 @@ fn main() {
             with("a_name_server_that_hangs_holds_nothing_up", |server| Box::pin(name_server_hangs(server))),
             with("rm3_a_send_back_without_an_answer_leaves_the_offset", |server| Box::pin(rm3(server))),
             with("ordered_queues_stay_apart_though_their_broker_forgets", |server| Box::pin(forgets(server))),
+            with("rm4_while_messages_wait_nothing_spins", |server| Box::pin(rm4(server))),
             with("sh4_a_broker_that_hangs_does_not_hold_up_the_end", |server| Box::pin(sh4(server))),
             with("rm2_a_handler_of_minutes_runs_once", |server| Box::pin(rm2(server))),
             with("ten_thousand_messages_while_members_die_and_join", |server| Box::pin(storm(server))),
@@ -214,6 +216,43 @@ async fn rm3(server: Server) {
     })
     .await;
     running.stop().await;
+}
+
+async fn rm4(server: Server) {
+    let (group, ordered, free, log) = (unique("points"), unique("rm4"), unique("rm4-free"), Log::default());
+    let busy = |log: &Log| logging(log, |_, _| async { Err(Failure::system("busy")) });
+    let consumer = Consumer::new(group.as_str(), server.broker(""))
+        .topic(ordered.as_str())
+        .ordering(Ordering::Ordered)
+        .retry(ladder("1m dead-letter"))
+        .unguarded(busy(&log))
+        .topic(free.as_str())
+        .retry(ladder("1m dead-letter"))
+        .unguarded(busy(&log));
+    let running = Running::start(consumer).await;
+    let publisher = server.broker("").publisher().await.unwrap();
+    for number in 0..8 {
+        for topic in [&ordered, &free] {
+            let message = Message::new(number.to_string()).with_key(format!("key-{number}"));
+            publisher.publish(topic, &message).await.unwrap();
+        }
+    }
+    until("all have failed", secs(20), async || log.len() == 16).await;
+    sleep(secs(2)).await;
+    let before = processor_time();
+    sleep(secs(10)).await;
+    let used = processor_time() - before;
+    assert!(used < secs(1), "{used:?} of processor time in ten seconds");
+    running.stop().await;
+}
+
+/// Of this process, in which only one test runs at a time.
+fn processor_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    // In hundredths of a second.
+    let ticks: u64 = [fields[11], fields[12]].map(|ticks| ticks.parse::<u64>().unwrap()).iter().sum();
+    millis(ticks * 10)
 }
 
 /// A broker that restarts knows no member and no lock any more.
