@@ -39,6 +39,14 @@ pub(crate) struct Queue {
     pub(crate) number: i32,
 }
 
+impl Queue {
+    /// Every queue of a topic that may be read, where it is.
+    pub(crate) fn all(topic: &Arc<str>, route: &[Seat]) -> Vec<Self> {
+        let queue = |seat: &Seat, number| Self { topic: topic.clone(), broker: seat.broker.clone(), number };
+        route.iter().flat_map(|seat| (0..seat.reads).map(move |number| queue(seat, number))).collect()
+    }
+}
+
 impl std::fmt::Display for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "queue {} of {} on {}", self.number, self.topic, self.broker)
@@ -129,17 +137,6 @@ impl Cluster {
             Ok(Ok(Ok(found))) => Ok(found),
             _ => Ok(seats),
         }
-    }
-
-    /// Every queue of a topic that may be read.
-    pub(crate) async fn queues(self: &Arc<Self>, topic: &str) -> Result<Vec<Queue>, Error> {
-        let (route, topic) = (self.route(topic).await?, Arc::<str>::from(topic));
-        let queue = |seat: &Seat, number| Queue { topic: topic.clone(), broker: seat.broker.clone(), number };
-        Ok(route
-            .iter()
-            .flat_map(|seat| (0..seat.reads).map(move |number| (seat, number)))
-            .map(|(seat, number)| queue(seat, number))
-            .collect())
     }
 
     fn routes(&self) -> MutexGuard<'_, HashMap<Arc<str>, Route>> {

@@ -292,6 +292,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_topic_with_fewer_queues_than_it_had_is_looked_up_anew() {
+        let mut tries = 0;
+        let fake = Fake::new(move |_| {
+            tries += 1;
+            let remark = "request queueId[7] is illegal".to_owned();
+            if tries > 1 {
+                return answer(code::SUCCESS);
+            }
+            Ok(Answer { code: code::INVALID_PARAMETER, remark, ..Answer::default() })
+        });
+        producer(&fake).send("t", &record(), 0).await.unwrap();
+        assert_eq!(fake.asked(310).len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_may_be_stored_is_unconfirmed_and_what_cannot_be_is_not() {
         let mut tries = 0;
         let once = Fake::new(move |_| {

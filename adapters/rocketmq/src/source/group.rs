@@ -108,7 +108,6 @@ impl Group {
         topic: &Arc<str>,
         silent: &mut BTreeMap<Arc<str>, Error>,
     ) -> Result<(BTreeSet<Queue>, Duration), Error> {
-        let queues = self.cluster.queues(topic).await?;
         let route = self.cluster.route(topic).await?;
         let Some(first) = route.first() else { return Err(self.missing(topic)) };
         let mut members = None;
@@ -137,7 +136,7 @@ impl Group {
             (false, false) if members.len() < 2 => Duration::ZERO,
             (_, false) => PATIENCE,
         };
-        Ok((share_of(&self.member.id, &members, &queues).into_iter().collect(), patience))
+        Ok((share_of(&self.member.id, &members, &Queue::all(topic, &route)).into_iter().collect(), patience))
     }
 
     /// The members of the group, this one among them.

@@ -43,6 +43,17 @@ fn properties(request: &Request) -> HashMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
+#[test]
+fn what_is_ended_in_time_is_noted_before_the_broker_asks() {
+    for (asks_after, notes_every) in [(6_000, 3_000), (3_000, 300), (60_000, 3_000)] {
+        let [asks_after, notes_every] = [asks_after, notes_every].map(Duration::from_millis);
+        let quiet = quiet_of(asks_after, notes_every);
+        assert!(quiet + notes_every < asks_after && quiet > asks_after / 4, "{quiet:?} of {asks_after:?}");
+    }
+    // A broker that notes more slowly than it asks: some are ended in time all the same.
+    assert!(quiet_of(Duration::from_secs(3), Duration::from_secs(3)) > Duration::ZERO);
+}
+
 /// Both may be stored. One transaction for the two would show the message twice.
 #[tokio::test(start_paused = true)]
 async fn a_try_without_an_answer_is_a_transaction_of_its_own() {
