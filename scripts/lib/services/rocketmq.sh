@@ -198,7 +198,7 @@ rocketmq_tool() {
   local java
   mapfile -t java < <(rocketmq_java "$1")
   {
-    echo '#!/bin/sh'
+    echo '#!/bin/bash'
     if [ "$1" = admin ]; then
       printf 'command=$1; shift\nexec'
       printf ' %q' "${java[@]}" -Xmx128m "-Drocketmq.client.logRoot=$dir/home/logs" \
@@ -215,6 +215,10 @@ case \$1 in
     ONCEMQ_INSTANCE="$dir" setsid$(printf ' %q' "${java[@]}" -Xms32m -Xmx128m) \\
       org.apache.rocketmq.namesrv.NamesrvStartup -c namesrv.conf >>log 2>&1 </dev/null &
     echo \$! >namesrv.pid
+    until (exec 3<>/dev/tcp/127.0.0.1/$(port rocketmq)) 2>/dev/null; do
+      kill -0 \$! || { tail -n 20 log >&2; exit 1; }
+      sleep 0.1
+    done
     ;;
 esac
 END

@@ -15,7 +15,7 @@ const TAKE_IN: Duration = Duration::from_millis(100);
 /// that is found later came after the group.
 pub(crate) async fn at_the_end(cluster: &Arc<Cluster>, group: &str, topic: &Arc<str>) -> Result<(), Error> {
     let mut ends = Vec::new();
-    for queue in Queue::all(topic, &*cluster.route(topic).await?) {
+    for queue in Queue::all(topic, &cluster.route(topic).await?) {
         if cluster.committed(group, &queue).await?.is_some() {
             return Ok(());
         }
