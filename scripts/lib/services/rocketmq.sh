@@ -1,11 +1,19 @@
 # shellcheck shell=bash
-# RocketMQ: a name server and one broker.
+# RocketMQ: a name server and one broker; two in an instance whose name begins with `pair`.
 
 rocketmq_version=5.5.0
 
-# The broker also listens two below its own port, whatever its settings say.
+# A broker also listens two below its own port, whatever its settings say.
 rocketmq_ports() {
-  echo rocketmq=21876 fast=21909 between=21910 broker=21911 ha=21912
+  echo rocketmq=21876 fast-a=21909 between-a=21910 broker-a=21911 ha-a=21912
+  ! rocketmq_is_pair || echo fast-b=21919 between-b=21920 broker-b=21921 ha-b=21922
+}
+
+rocketmq_is_pair() { [[ $instance == pair* ]]; }
+
+rocketmq_brokers() {
+  echo broker-a
+  ! rocketmq_is_pair || echo broker-b
 }
 
 rocketmq_install() {
@@ -46,20 +54,17 @@ END
 
 rocketmq_start() {
   make_certificates
-  # The broker's second listener has no port of its own to choose.
-  [ "$(port broker)" = $(($(port fast) + 2)) ] || die "$label: the ports below $(port broker) are taken"
   rocketmq_configure
-  rocketmq_tool admin
+  rocketmq_admin >"$dir/admin"
   chmod 755 "$dir/admin"
-  rocketmq_tool namesrv
-  chmod 755 "$dir/namesrv"
   mapfile -t java < <(rocketmq_java namesrv)
-  spawn "${java[@]}" -Xms32m -Xmx128m org.apache.rocketmq.namesrv.NamesrvStartup -c namesrv.conf
-  cp "$dir/pid" "$dir/namesrv.pid"
-  mapfile -t java < <(rocketmq_java broker)
+  rocketmq_process namesrv "$(port rocketmq)" "${java[@]}" -Xms32m -Xmx128m \
+    org.apache.rocketmq.namesrv.NamesrvStartup -c namesrv.conf
   # The store maps its files and copies messages outside the heap: with less it stalls.
-  spawn "${java[@]}" -Xms128m -Xmx512m -XX:MaxDirectMemorySize=1g \
-    org.apache.rocketmq.broker.BrokerStartup -c broker.conf
+  mapfile -t java < <(rocketmq_java broker)
+  java+=(-Xms128m -Xmx512m -XX:MaxDirectMemorySize=1g org.apache.rocketmq.broker.BrokerStartup -c)
+  ! rocketmq_is_pair || rocketmq_process broker-b "$(port broker-b)" "${java[@]}" broker-b.conf
+  spawn "${java[@]}" broker-a.conf
 }
 
 # Without the second compiler it is ready in half the time and busy for half as
@@ -74,39 +79,52 @@ rocketmq_java() {
   [ "${ONCEMQ_DURABLE:-0}" != 0 ] || echo -XX:TieredStopAtLevel=1
 }
 
-# Asks the name server for the cluster: the broker registers there when it takes messages.
+# Asks the name server for the cluster: a broker registers there when it takes messages.
 rocketmq_ready() {
+  local cluster broker
+  cluster=$(rocketmq_cluster 2>/dev/null) || return 1
+  for broker in $(rocketmq_brokers); do
+    [[ $cluster == *:$(port "$broker")\"* ]] && port_is_open "$(port "$broker")" || return 1
+  done
+}
+
+rocketmq_cluster() {
   local header='{"code":106,"flag":0,"language":"JAVA","opaque":1,"version":433}' hex
   printf -v hex '\\0\\0\\0\\x%02x\\0\\0\\0\\x%02x' $((${#header} + 4)) ${#header}
-  (
-    exec 3<>"/dev/tcp/127.0.0.1/$(port rocketmq)" && printf "$hex%s" "$header" >&3 &&
-      [[ $(timeout 2 dd bs=4096 count=1 <&3 2>/dev/null | tr -d '\0') == *:$(port broker)\"* ]]
-  ) 2>/dev/null && port_is_open "$(port broker)"
+  exec 3<>"/dev/tcp/127.0.0.1/$(port rocketmq)" && printf "$hex%s" "$header" >&3 || return
+  timeout 2 dd bs=4096 count=1 <&3 | tr -d '\0'
 }
 
-# The broker runs, and its name server may have died.
+# The broker runs, and what is beside it may have died.
 rocketmq_mend() {
-  instance_pids | grep -qx "$(cat "$dir/namesrv.pid")" || "$dir/namesrv" start 9>&-
+  local name
+  for name in namesrv $(rocketmq_brokers); do
+    [ ! -e "$dir/$name.pid" ] || instance_pids | grep -qx "$(cat "$dir/$name.pid")" || "$dir/$name" start 9>&-
+  done
 }
 
+# The name server last: brokers leave it in order.
 rocketmq_stop() {
-  kill -TERM "$1"
-  wait_until 30 rocketmq_broker_is_down || return 0
+  local brokers=("$1")
+  ! rocketmq_is_pair || mapfile -t -O 1 brokers < <(instance_pids | grep -x "$(cat "$dir/broker-b.pid")")
+  kill -TERM "${brokers[@]}"
+  wait_until 30 rocketmq_brokers_are_down || return 0
   signal_all TERM
 }
 
-rocketmq_broker_is_down() { ! main_pid >/dev/null; }
+rocketmq_brokers_are_down() { [ "$(instance_pids)" = "$(cat "$dir/namesrv.pid")" ] || is_down; }
 
 rocketmq_env() {
   local login=
   [[ $instance != acl* ]] || login=oncemq:oncemq@
   put ONCEMQ_ROCKETMQ_URL "rocketmq://${login}127.0.0.1:$(port rocketmq)"
   # Where the name server sends clients to.
-  put ONCEMQ_ROCKETMQ_BROKER_URL "tcp://127.0.0.1:$(port broker)"
+  put ONCEMQ_ROCKETMQ_BROKER_URL "tcp://127.0.0.1:$(port broker-a)"
   # A broker that somebody else runs at this address has neither.
-  [ -e "$dir/broker.conf" ] || return 0
+  [ -e "$dir/broker-a.conf" ] || return 0
   put ONCEMQ_ROCKETMQ_ADMIN "$dir/admin"
   put ONCEMQ_ROCKETMQ_NAMESRV "$dir/namesrv"
+  ! rocketmq_is_pair || put ONCEMQ_ROCKETMQ_SECOND "$dir/broker-b"
   put ONCEMQ_ROCKETMQ_CA "$root/tls/ca.pem"
 }
 
@@ -135,21 +153,27 @@ bindAddress=127.0.0.1
 kvConfigPath=$dir/data/kvConfig.json
 configStorePath=$dir/data/namesrv.properties
 END
-  rocketmq_broker >"$dir/broker.conf"
+  local broker
+  for broker in $(rocketmq_brokers); do rocketmq_broker "${broker#broker-}" >"$dir/$broker.conf"; done
 }
 
+# rocketmq_broker LETTER: settings of a broker.
 rocketmq_broker() {
+  local port
+  port=$(port "broker-$1")
+  # The second listener has no port of its own to choose.
+  [ "$port" = $(($(port "fast-$1") + 2)) ] || die "$label: the ports below $port are taken"
   cat <<END
 brokerClusterName=oncemq
-brokerName=broker-a
+brokerName=broker-$1
 brokerId=0
 brokerIP1=127.0.0.1
 bindAddress=127.0.0.1
-listenPort=$(port broker)
-haListenPort=$(port ha)
+listenPort=$port
+haListenPort=$(port "ha-$1")
 namesrvAddr=127.0.0.1:$(port rocketmq)
-storePathRootDir=$dir/data/store
-storePathCommitLog=$dir/data/store/commitlog
+storePathRootDir=$dir/data/store-$1
+storePathCommitLog=$dir/data/store-$1/commitlog
 mappedFileSizeCommitLog=33554432
 mappedFileSizeConsumeQueue=600000
 mappedFileSizeTimerLog=4194304
@@ -192,36 +216,40 @@ authConfigPath=$dir/data/auth
 END
 }
 
-# rocketmq_tool NAME: writes a program for tests. `admin COMMAND ...` is the server's own tool;
-# `namesrv kill`, `start`, `pause` and `resume` do it to the name server alone.
-rocketmq_tool() {
+# The server's own tool, as a program for tests: `admin COMMAND ...`.
+rocketmq_admin() {
   local java
-  mapfile -t java < <(rocketmq_java "$1")
-  {
-    echo '#!/bin/bash'
-    if [ "$1" = admin ]; then
-      printf 'command=$1; shift\nexec'
-      printf ' %q' "${java[@]}" -Xmx128m "-Drocketmq.client.logRoot=$dir/home/logs" \
-        org.apache.rocketmq.tools.command.MQAdminStartup
-      echo " \"\$command\" -n 127.0.0.1:$(port rocketmq) \"\$@\" 2>/dev/null"
-    else
-      cat <<END
+  mapfile -t java < <(rocketmq_java admin)
+  echo '#!/bin/sh'
+  # shellcheck disable=SC2016 # the program's own variables
+  printf 'command=$1; shift\nexec'
+  printf ' %q' "${java[@]}" -Xmx128m "-Drocketmq.client.logRoot=$dir/home/logs" \
+    org.apache.rocketmq.tools.command.MQAdminStartup
+  echo " \"\$command\" -n 127.0.0.1:$(port rocketmq) \"\$@\" 2>/dev/null"
+}
+
+# rocketmq_process NAME PORT COMMAND...: starts what runs beside the broker by a program that
+# tests may use too: `NAME kill`, `start`, `pause` and `resume` do it to this process alone.
+rocketmq_process() {
+  local name=$1 port=$2
+  shift 2
+  cat >"$dir/$name" <<END
+#!/bin/bash
+cd "$dir" || exit 1
 case \$1 in
-  kill) kill -KILL "\$(cat "$dir/namesrv.pid")" ;;
-  pause) kill -STOP "\$(cat "$dir/namesrv.pid")" ;;
-  resume) kill -CONT "\$(cat "$dir/namesrv.pid")" ;;
+  kill) kill -KILL "\$(cat $name.pid)" ;;
+  pause) kill -STOP "\$(cat $name.pid)" ;;
+  resume) kill -CONT "\$(cat $name.pid)" ;;
   start)
-    cd "$dir" || exit 1
-    ONCEMQ_INSTANCE="$dir" setsid$(printf ' %q' "${java[@]}" -Xms32m -Xmx128m) \\
-      org.apache.rocketmq.namesrv.NamesrvStartup -c namesrv.conf >>log 2>&1 </dev/null &
-    echo \$! >namesrv.pid
-    until (exec 3<>/dev/tcp/127.0.0.1/$(port rocketmq)) 2>/dev/null; do
+    ONCEMQ_INSTANCE="$dir" setsid$(printf ' %q' "$@") >>log 2>&1 </dev/null &
+    echo \$! >$name.pid
+    until (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null; do
       kill -0 \$! || { tail -n 20 log >&2; exit 1; }
       sleep 0.1
     done
     ;;
 esac
 END
-    fi
-  } >"$dir/$1"
+  chmod 755 "$dir/$name"
+  "$dir/$name" start 9>&-
 }
