@@ -142,6 +142,16 @@ pub(crate) enum Fault {
     NoAnswer(String),
 }
 
+impl Fault {
+    /// The same, with who did not answer.
+    pub(crate) fn of(self, broker: &str) -> Self {
+        match self {
+            Fault::NotSent(why) => Fault::NotSent(format!("{broker}: {why}")),
+            Fault::NoAnswer(why) => Fault::NoAnswer(format!("{broker}: {why}")),
+        }
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Fault::NotSent(why) | Fault::NoAnswer(why)) = self;

@@ -181,11 +181,10 @@ impl Cluster {
     /// Asks a broker by its name. A refusal is an answer.
     pub(crate) async fn ask(&self, broker: &str, request: Request, limit: Duration) -> Result<Answer, Fault> {
         let address = self.address(broker)?;
-        let asked = self.client.ask(&address, request, limit).await;
-        if asked.is_err() {
+        self.client.ask(&address, request, limit).await.map_err(|fault| {
             self.doubt_routes();
-        }
-        asked
+            fault.of(broker)
+        })
     }
 
     /// The same for requests where everything but success is an error.

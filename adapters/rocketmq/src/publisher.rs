@@ -1,7 +1,8 @@
 //! Sending, each message confirmed.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,6 +22,9 @@ const TRY: Duration = Duration::from_secs(3);
 /// The wait after a failed try; it doubles up to the longest.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 const WAIT_MAX: Duration = Duration::from_secs(2);
+/// A broker that failed is left alone so long, where another one has the topic too. One that
+/// hangs takes the time of a try from whoever asks it.
+const LEFT_ALONE: Duration = Duration::from_secs(10);
 /// The longest frame that a broker reads; with more it cuts the connection without a word.
 const FRAME_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;
 
@@ -31,6 +35,8 @@ pub(crate) struct Producer {
     pub(crate) cluster: Arc<Cluster>,
     config: Arc<Config>,
     turn: Arc<AtomicUsize>,
+    /// Brokers that failed, and until when they are left alone.
+    failed: Arc<Mutex<HashMap<Arc<str>, Instant>>>,
 }
 
 /// What a try came to.
@@ -76,7 +82,7 @@ impl Patience {
 
 impl Producer {
     pub(crate) fn new(cluster: Arc<Cluster>, config: Arc<Config>) -> Self {
-        Self { cluster, config, turn: Arc::default() }
+        Self { cluster, config, turn: Arc::default(), failed: Arc::default() }
     }
 
     pub(crate) fn patience(&self) -> Patience {
@@ -117,7 +123,19 @@ impl Producer {
         };
         let answer = self.cluster.send(&queue, record, sent, patience.left()).await;
         failpoint!("rocketmq.published");
-        self.judge(topic, record, queue, answer)
+        let broker = queue.broker.clone();
+        let tried = self.judge(topic, record, queue, answer);
+        self.note(broker, &tried);
+        tried
+    }
+
+    fn note(&self, broker: Arc<str>, tried: &Tried) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        match tried {
+            Tried::Stored(..) => drop(failed.remove(&broker)),
+            Tried::Again(_) => drop(failed.insert(broker, Instant::now() + LEFT_ALONE)),
+            Tried::Refused(_) => {}
+        }
     }
 
     /// A broker that stops in order takes its topics off the name server first: what was there
@@ -179,14 +197,22 @@ impl Producer {
     /// Messages of a group go to one queue, as long as the queues stay: the one that the Java
     /// client's selector by hash finds. Others take turns.
     fn choose(&self, topic: &str, route: &[Seat], group: Option<&str>) -> Option<Queue> {
-        let queues =
-            || route.iter().flat_map(|seat| (0..seat.writes).map(move |number| (&seat.broker, number)));
-        let count = queues().count();
+        let mut seats: Vec<&Seat> = route.iter().filter(|seat| seat.writes > 0).collect();
         let place = match group {
             Some(group) => java_hash(group).unsigned_abs() as usize,
-            None => self.turn.fetch_add(1, SeqCst),
+            None => {
+                let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                let well =
+                    |seat: &&Seat| failed.get(&seat.broker).is_none_or(|until| *until <= Instant::now());
+                if seats.iter().any(well) {
+                    seats.retain(well);
+                }
+                self.turn.fetch_add(1, SeqCst)
+            }
         };
-        let (broker, number) = queues().nth(place.checked_rem(count)?)?;
+        let queues =
+            || seats.iter().flat_map(|seat| (0..seat.writes).map(move |number| (&seat.broker, number)));
+        let (broker, number) = queues().nth(place.checked_rem(queues().count())?)?;
         Some(Queue { topic: topic.into(), broker: broker.clone(), number })
     }
 }
@@ -259,7 +285,7 @@ impl Publisher for RocketmqPublisher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::fake::{Fake, answer, field};
+    use crate::client::fake::{Fake, Known, answer, field};
 
     fn producer(fake: &Fake) -> Producer {
         let config = Config { publish_timeout: Duration::from_secs(5), ..Config::default() };
@@ -304,6 +330,31 @@ mod tests {
         });
         producer(&fake).send("t", &record(), 0).await.unwrap();
         assert_eq!(fake.asked(310).len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_broker_that_fails_is_left_alone_where_there_is_another() {
+        let fake = Fake::new(|request| match field(request, "n") {
+            "broker-b" => Err(Fault::NoAnswer("late".to_owned())),
+            _ => answer(code::SUCCESS),
+        });
+        fake.knows(Known::Pair);
+        let (producer, record) = (producer(&fake), record());
+        let tries = || {
+            let sent = fake.asked(310);
+            sent.iter().filter(|request| field(request, "n") == "broker-b").count()
+        };
+        for times in 1..3 {
+            for _ in 0..10 {
+                producer.send("t", &record, 0).await.unwrap();
+            }
+            assert_eq!(tries(), times);
+            tokio::time::advance(LEFT_ALONE).await;
+        }
+        // A message group stays where it is: this one is in the second queue.
+        let message = Message::new("x").with_key("1");
+        let error = producer.send("t", &records::write(&message, "7F00").unwrap(), 0).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unconfirmed, "{error}");
     }
 
     #[tokio::test(start_paused = true)]

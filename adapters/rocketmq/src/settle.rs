@@ -90,8 +90,10 @@ impl Desk {
             Error::new(ErrorKind::Internal, format!("there is no delay level for {}", Time(retry.after)))
         })?;
         // What is sent back keeps the headers it has: it can count one attempt more, and no
-        // other number.
-        let counts = retry.trail.attempt == native.charged.saturating_add(1)
+        // other number. At the first place of its log a broker finds another message when the
+        // first file has expired.
+        let counts = native.position > 0
+            && retry.trail.attempt == native.charged.saturating_add(1)
             && !native.foreign
             && message.headers().get(header::ID).is_none();
         if counts {
@@ -156,13 +158,18 @@ mod tests {
         }
 
         fn of(fake: Fake) -> Self {
+            Self::with(fake, 4_711)
+        }
+
+        /// Of a message at this place of the broker's log.
+        fn with(fake: Fake, position: i64) -> Self {
             let config = Config { publish_timeout: Duration::from_millis(10), ..Config::default() };
             let cluster = fake.cluster(config.clone());
             let shared = Arc::new(Shared::new(vec![QUEUE.into()]));
             let queue = Queue { topic: QUEUE.into(), broker: "broker-a".into(), number: 0 };
             let stored = client::Stored {
                 offset: 10,
-                position: 4_711,
+                position,
                 place: "7F00".to_owned(),
                 ..client::Stored::default()
             };
@@ -260,6 +267,15 @@ mod tests {
         ] {
             assert!(properties.contains(part), "{properties:?}");
         }
+    }
+
+    /// A broker that is asked for the first place of its log answers with what it has first.
+    #[tokio::test]
+    async fn the_first_message_of_a_broker_is_never_sent_back() {
+        let mut bench = Bench::with(Fake::new(|_| answer(0)), 0);
+        let job = bench.job(retry).await;
+        assert!(bench.attempt(job).await.is_none());
+        assert_eq!((bench.fake.asked(36).len(), bench.fake.asked(310).len()), (0, 1));
     }
 
     #[tokio::test]

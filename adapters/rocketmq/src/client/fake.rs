@@ -1,4 +1,4 @@
-//! A cluster of one broker that answers as a test says.
+//! A cluster whose brokers answer as a test says.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -38,6 +38,8 @@ pub(crate) enum Known {
     Hangs,
     /// Each has one queue, on a broker of its own.
     Apart,
+    /// Each has one queue on each of two brokers.
+    Pair,
 }
 
 impl Fake {
@@ -79,17 +81,14 @@ impl fmt::Debug for Fake {
 #[async_trait]
 impl Client for Fake {
     async fn route(&self, topic: &str) -> Result<Option<Vec<Seat>>, Fault> {
-        let seat = Seat { broker: "broker-a".into(), address: "here".into(), reads: 1, writes: 1 };
         if *self.known.lock().unwrap() == Known::Hangs {
             tokio::time::sleep(Duration::from_secs(3)).await;
         }
         let mut known = self.known.lock().unwrap();
         match *known {
-            Known::All => return Ok(Some(vec![seat])),
-            Known::Apart => {
-                let broker: Arc<str> = format!("broker-{topic}").into();
-                return Ok(Some(vec![Seat { address: broker.clone(), broker, ..seat }]));
-            }
+            Known::All => return Ok(Some(vec![seat("broker-a")])),
+            Known::Pair => return Ok(Some(vec![seat("broker-a"), seat("broker-b")])),
+            Known::Apart => return Ok(Some(vec![seat(&format!("broker-{topic}"))])),
             Known::None => return Ok(None),
             Known::Silent | Known::Hangs => {}
             Known::SilentOnce => *known = Known::All,
@@ -98,7 +97,7 @@ impl Client for Fake {
     }
 
     async fn masters(&self) -> Result<Vec<(Arc<str>, Arc<str>)>, Fault> {
-        Ok(vec![("broker-a".into(), "here".into())])
+        Ok(vec![("broker-a".into(), "broker-a".into())])
     }
 
     async fn ask(&self, address: &str, request: Request, _limit: Duration) -> Result<Answer, Fault> {
@@ -121,6 +120,11 @@ impl Client for Fake {
     }
 
     async fn close(&self) {}
+}
+
+/// A broker with one queue. Its address is its name.
+fn seat(broker: &str) -> Seat {
+    Seat { broker: broker.into(), address: broker.into(), reads: 1, writes: 1 }
 }
 
 /// A field of a request.

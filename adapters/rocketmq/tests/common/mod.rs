@@ -25,7 +25,8 @@ pub fn admin(arguments: &[&str]) -> String {
     admin_with(&ROCKETMQ.get("ADMIN"), arguments)
 }
 
-fn admin_with(tool: &str, arguments: &[&str]) -> String {
+/// The same, with this tool.
+pub fn admin_with(tool: &str, arguments: &[&str]) -> String {
     let mut text = String::new();
     for _ in 0..5 {
         let output = std::process::Command::new(tool).args(arguments).output().unwrap();

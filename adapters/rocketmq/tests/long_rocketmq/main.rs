@@ -1,15 +1,17 @@
 //! What takes minutes, or a broker that may be killed: one of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
+mod expired;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{ROCKETMQ, committed_with, counts, ladder, numbers};
+use common::{ROCKETMQ, admin_with, committed_with, counts, ladder, numbers};
 use libtest_mimic::Trial;
 use oncemq_core::{Broker, Consumer, Context, ErrorKind, Failure, Health, Message, Ordering};
 use oncemq_rocketmq::RocketmqBroker;
@@ -40,7 +42,9 @@ fn main() {
             with("sh4_a_broker_that_hangs_does_not_hold_up_the_end", |server| Box::pin(sh4(server))),
             with("rm2_a_handler_of_minutes_runs_once", |server| Box::pin(rm2(server))),
             with("ten_thousand_messages_while_members_die_and_join", |server| Box::pin(storm(server))),
+            with("what_the_broker_has_expired_is_retried_and_told", |server| Box::pin(expired::run(server))),
         ];
+        tests.extend(cluster::tests());
         #[cfg(feature = "acl")]
         tests.push(test("an_access_key_is_checked", keys));
         tests
@@ -56,6 +60,30 @@ struct Server(Arc<Instance>);
 impl Server {
     fn broker(&self, options: &str) -> RocketmqBroker {
         RocketmqBroker::from_url(&format!("{}?{options}", self.0.url())).unwrap().queues(4)
+    }
+
+    async fn start(name: &'static str) -> Self {
+        let start = move || Self(Arc::new(Instance::start(ROCKETMQ, name)));
+        tokio::task::spawn_blocking(start).await.unwrap()
+    }
+
+    async fn remove(self) {
+        tokio::task::spawn_blocking(move || drop(self)).await.unwrap();
+    }
+
+    async fn publish(&self, topic: &str, messages: impl IntoIterator<Item = Message>) {
+        let publisher = self.broker("").publisher().await.unwrap();
+        for message in messages {
+            publisher.publish(topic, &message).await.unwrap();
+        }
+        publisher.close().await.unwrap();
+    }
+
+    /// Runs the broker's own tool.
+    async fn admin(&self, arguments: &str) -> String {
+        let (tool, arguments) = (self.0.get("ONCEMQ_ROCKETMQ_ADMIN"), arguments.to_owned());
+        let run = move || admin_with(&tool, &arguments.split(' ').collect::<Vec<_>>());
+        tokio::task::spawn_blocking(run).await.unwrap()
     }
 
     /// Blocking calls beside a consumer.
@@ -391,10 +419,10 @@ async fn storm(server: Server) {
 
 #[cfg(feature = "acl")]
 async fn keys() {
-    let instance = tokio::task::spawn_blocking(|| Instance::start(ROCKETMQ, "acl")).await.unwrap();
+    let server = Server::start("acl").await;
     let (group, topic, log) = (unique("points"), unique("keys"), Log::default());
     let broker = |url: &str| RocketmqBroker::from_url(url).unwrap().queues(1);
-    let right = instance.url();
+    let right = server.0.url();
     for wrong in [right.replace(":oncemq@", ":other@"), right.replace("oncemq:oncemq@", "")] {
         let error = Consumer::new(group.as_str(), broker(&wrong))
             .topic(topic.as_str())
@@ -411,5 +439,5 @@ async fn keys() {
     broker(&right).publisher().await.unwrap().publish(&topic, &Message::new("x")).await.unwrap();
     until("it is handled", secs(20), async || log.len() == 1).await;
     running.stop().await;
-    tokio::task::spawn_blocking(move || drop(instance)).await.unwrap();
+    server.remove().await;
 }
