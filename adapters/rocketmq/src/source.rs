@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use oncemq_core::partitions::{Copies, CopyJob, Purpose};
-use oncemq_core::{ConsumerSpec, Error, Event, Ordering, Settle, Source, Timer};
+use oncemq_core::{ConsumerSpec, Error, Event, Ordering, Settle, Source, Timer, Topology};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -76,6 +76,10 @@ pub(crate) async fn start(
 ) -> Result<RocketmqSource, Error> {
     let cluster = Arc::new(Cluster::connect(config.clone())?);
     let (levels, _) = Levels::find(&cluster, &config).await?;
+    let mut brokers = BTreeSet::new();
+    for topic in &names.works {
+        brokers.extend(cluster.route(topic).await?.iter().map(|seat| seat.broker.clone()));
+    }
     if config.start == Start::Latest {
         for topic in &names.works {
             beginning::at_the_end(&cluster, &names.group, topic).await?;
@@ -108,6 +112,7 @@ pub(crate) async fn start(
         told: HashMap::new(),
         joined: BTreeSet::new(),
         names,
+        declared: (spec.topology == Topology::Declare).then_some(brokers),
         checked: Instant::now(),
         forgotten: None,
         renew: Arc::default(),

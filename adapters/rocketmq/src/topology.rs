@@ -42,21 +42,27 @@ pub(crate) async fn declare(
     brokers.sort();
     brokers.dedup();
     for broker in &brokers {
-        let group = cluster.group(broker, &names.group).await?;
-        if group.is_none() {
-            cluster.create_group(broker, &names.group).await?;
-        }
-        let retry_queues = group.unwrap_or_default().retry_queues.max(1);
-        for (topic, queues) in [(&names.retry, retry_queues), (&names.dead, 1)] {
-            if cluster.topic_queues(broker, topic).await?.is_none() {
-                cluster.create_topic(broker, topic, queues).await?;
-            }
-        }
+        declare_group(cluster, names, broker).await?;
     }
     for topic in [&names.retry, &names.dead] {
         await_topic(cluster, settings, topic).await?;
     }
     Ok(counts)
+}
+
+/// Makes what is missing of a group on a broker.
+pub(crate) async fn declare_group(cluster: &Cluster, names: &Names, broker: &str) -> Result<(), Error> {
+    let group = cluster.group(broker, &names.group).await?;
+    if group.is_none() {
+        cluster.create_group(broker, &names.group).await?;
+    }
+    let retry_queues = group.unwrap_or_default().retry_queues.max(1);
+    for (topic, queues) in [(&names.retry, retry_queues), (&names.dead, 1)] {
+        if cluster.topic_queues(broker, topic).await?.is_none() {
+            cluster.create_topic(broker, topic, queues).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Checks that everything is there. Returns the number of queues of each topic.

@@ -25,7 +25,7 @@ use super::shared::Shared;
 use crate::cluster::{Cluster, Member, Queue};
 use crate::config::Config;
 use crate::error;
-use crate::topology::{Names, check_members};
+use crate::topology::{self, Names, check_members};
 
 /// How often the lists are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -53,6 +53,8 @@ pub(crate) struct Group {
     /// Brokers that were told once.
     pub(crate) joined: BTreeSet<Arc<str>>,
     pub(crate) names: Names,
+    /// Brokers on which the group was declared; `None` if that is not ours to do.
+    pub(crate) declared: Option<BTreeSet<Arc<str>>>,
     /// When the other members were last looked at.
     pub(crate) checked: Instant,
     /// When a broker was last found to have forgotten this member.
@@ -115,6 +117,7 @@ impl Group {
             if silent.contains_key(&seat.broker) {
                 continue;
             }
+            self.declare(&seat.broker).await;
             // All brokers have the same list.
             let asked = match &members {
                 None => self.members(&seat.broker).await.map(|list| members = Some(list)),
@@ -137,6 +140,21 @@ impl Group {
             (_, false) => PATIENCE,
         };
         Ok((share_of(&self.member.id, &members, &Queue::all(topic, &route)).into_iter().collect(), patience))
+    }
+
+    /// A topic may come to a broker that does not know the group yet.
+    async fn declare(&mut self, broker: &Arc<str>) {
+        let Some(declared) = self.declared.as_mut().filter(|declared| !declared.contains(broker)) else {
+            return;
+        };
+        let trouble = match topology::declare_group(&self.cluster, &self.names, broker).await {
+            Ok(()) => {
+                declared.insert(broker.clone());
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        self.shared.trouble(&format!("the group on {broker}"), trouble);
     }
 
     /// The members of the group, this one among them.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncemq_core::partitions::Assignment;
-use oncemq_core::{Error, Event, Scope};
+use oncemq_core::{Error, ErrorKind, Event, Scope};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
@@ -54,7 +54,10 @@ impl Puller {
                     self.let_go();
                     wait = WAIT_MIN;
                 }
-                Err(error) if error::is_final(&error) => return self.shared.fail(error),
+                // A broker that the topic has just come to may not know the group yet.
+                Err(error) if error::is_final(&error) && error.kind() != ErrorKind::Topology => {
+                    return self.shared.fail(error);
+                }
                 Err(error) => {
                     self.shared.trouble(&self.queue.to_string(), Some(error.to_string()));
                     sleep(wait).await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use libtest_mimic::Trial;
-use oncemq_core::{Consumer, Context, Failure, Health, Message, Ordering};
+use oncemq_core::{Consumer, Context, Failure, Health, Message, Ordering, Topology};
 use oncemq_test_kit::{Log, Running, logging, millis, secs, test_within, unique, until};
 use tokio::time::sleep;
 
@@ -19,6 +19,9 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 async fn run() {
     let server = Server::start("pair").await;
+    for topology in [Topology::Declare, Topology::Verify] {
+        added(&server, topology).await;
+    }
     shared(&server).await;
     ordered(&server).await;
     outages(&server).await;
@@ -30,7 +33,47 @@ async fn second(server: &Server, what: &'static str) {
     server.blocking(move |instance| drop(instance.tool("ONCEMQ_ROCKETMQ_SECOND", &[what]))).await;
 }
 
-/// Retries and dead letters of both brokers, and a topic that is new on one of them.
+/// A topic comes to a broker that does not know the group yet.
+async fn added(server: &Server, topology: Topology) {
+    let (group, topic, places) = (unique("points"), unique("added"), Places::default());
+    let consumer = |topology| {
+        let places = places.clone();
+        Consumer::new(group.as_str(), server.broker(""))
+            .topology(topology)
+            .topic(topic.as_str())
+            .retry(ladder("1s dead-letter"))
+            .unguarded(move |cx: Context, message: Message| {
+                let again = cx.attempt() > 1;
+                if again {
+                    places.add(&message);
+                }
+                async move { if again { Ok(()) } else { Err(Failure::system("busy")) } }
+            })
+    };
+    let brokers = server.admin("clusterList").await;
+    let on = async |broker: &str, what: &str| {
+        let line = brokers.lines().find(|line| line.contains(broker)).unwrap();
+        let address = line.split_whitespace().nth(3).unwrap();
+        server.admin(&format!("{what} -b {address}")).await;
+    };
+    let new = format!("updateTopic -t {topic} -r 1 -w 1");
+    on("broker-a", &new).await;
+    consumer(Topology::Declare).plan().await.unwrap();
+    let mut running = Running::start(consumer(topology)).await;
+    on("broker-b", &new).await;
+    if topology == Topology::Verify {
+        let health =
+            running.until_health("told", |health| matches!(health, Health::Degraded(_))).await.to_string();
+        assert!(health.contains("broker-b") && health.contains(&group), "{health}");
+        on("broker-b", &format!("updateSubGroup -g {group}")).await;
+    }
+    server.publish(&topic, numbers(20).map(Message::new)).await;
+    until("all have run again", secs(30), async || places.bodies().len() == 20).await;
+    running.until_up().await;
+    running.stop().await;
+}
+
+/// Retries and dead letters of both brokers.
 async fn shared(server: &Server) {
     let (group, topic) = (unique("points"), unique("shared"));
     let (log, places) = (Log::default(), Places::default());

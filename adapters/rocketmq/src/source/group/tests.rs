@@ -24,6 +24,7 @@ fn group(cluster: &Arc<Cluster>, topic: &str) -> Group {
         told: HashMap::new(),
         joined: BTreeSet::new(),
         names: Names::new(&spec).unwrap(),
+        declared: None,
         checked: Instant::now(),
         forgotten: None,
         renew: Arc::default(),
