@@ -21,13 +21,14 @@ const TOPICS: [&str; 10] = [
     "TRANS_CHECK_MAX_TIME_TOPIC",
     "rmq_sys_",
 ];
-const GROUPS: [&str; 9] = [
+const GROUPS: [&str; 10] = [
     "%RETRY%",
     "%DLQ%",
     "CID_ONSAPI_",
     "CID_ONS-HTTP-PROXY",
     "CID_RMQ_SYS_",
     "CID_SYS_RMQ_",
+    "CLIENT_INNER_PRODUCER",
     "DEFAULT_CONSUMER",
     "SELF_TEST_",
     "TOOLS_CONSUMER",
@@ -126,6 +127,7 @@ mod tests {
             ("points", "SCHEDULE_TOPIC_XXXX"),
             ("points", "RMQ_SYS_TRANS_HALF_TOPIC"),
             ("TOOLS_CONSUMER", "orders"),
+            ("CLIENT_INNER_PRODUCER", "orders"),
             ("CID_RMQ_SYS_x", "orders"),
         ] {
             let error = Names::new(&spec(group, topic)).unwrap_err();
