@@ -32,8 +32,9 @@ pub trait Record: Send + Sync + 'static {
     /// Asks on a fresh connection whether the store answers.
     fn probe(&self) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Adds a crash mark and returns the note as it is now, this mark included.
-    fn mark(&self, id: &TrailId) -> impl Future<Output = Result<Note, Error>> + Send;
+    /// Adds a crash mark to a message that has fewer than `below`, and returns the note as it
+    /// is then; `None` if it has as many, and nothing is written.
+    fn mark(&self, id: &TrailId, below: u32) -> impl Future<Output = Result<Option<Note>, Error>> + Send;
 
     /// Takes marks back: all of them, or the one that this delivery wrote.
     fn unmark(&self, id: &TrailId, marks: Marks) -> impl Future<Output = Result<(), Error>> + Send;

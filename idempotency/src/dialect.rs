@@ -163,7 +163,7 @@ pub struct Statements {
     pub probe: Arc<str>,
     /// A note by its id.
     pub note: Arc<str>,
-    /// Adds a mark: id. Returns the note.
+    /// Adds a mark where there are fewer: id, than how many. Returns the note, or nothing.
     pub mark: Arc<str>,
     /// Takes marks back: id, how many.
     pub unmark: Arc<str>,

@@ -168,8 +168,8 @@ impl<DB: Dialect> Record for Inbox<DB> {
         bounded(PROBE_LIMIT, probe).await.map_err(|error| store("connect", error))
     }
 
-    async fn mark(&self, id: &TrailId) -> Result<Note, Error> {
-        self.add_mark(id).await.map_err(|error| store("write a mark", error))
+    async fn mark(&self, id: &TrailId, below: u32) -> Result<Option<Note>, Error> {
+        self.add_mark(id, below).await.map_err(|error| store("write a mark", error))
     }
 
     async fn unmark(&self, id: &TrailId, marks: Marks) -> Result<(), Error> {

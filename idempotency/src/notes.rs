@@ -96,10 +96,10 @@ impl<DB: Dialect> Inbox<DB> {
         }
     }
 
-    pub(crate) async fn add_mark(&self, id: &TrailId) -> Result<Note, sqlx::Error> {
-        let values = vec![bytes(id)];
+    pub(crate) async fn add_mark(&self, id: &TrailId, below: u32) -> Result<Option<Note>, sqlx::Error> {
+        let values = vec![bytes(id), Value::Int(below.into())];
         let (found, _) = self.aside(&self.inner.statements.mark, values).await?;
-        found.first().map_or_else(|| Ok(Note::default()), |row| note::<DB>(row, 0))
+        found.first().map(|row| note::<DB>(row, 0)).transpose()
     }
 
     pub(crate) async fn take_marks(&self, id: &TrailId, marks: Marks) -> Result<(), sqlx::Error> {

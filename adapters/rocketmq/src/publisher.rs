@@ -141,7 +141,8 @@ impl Producer {
     /// A broker that stops in order takes its topics off the name server first: what was there
     /// once, or may be on a broker that is not there, comes back.
     async fn nowhere(&self, topic: &str) -> Tried {
-        let away = Error::new(ErrorKind::Connection, format!("no broker of RocketMQ has topic {topic} now"));
+        let text = format!("no broker of RocketMQ takes messages for topic {topic} now");
+        let away = Error::new(ErrorKind::Connection, text);
         if self.cluster.has_seen(topic)
             || self.cluster.masters().await.is_ok_and(|masters| masters.is_empty())
         {

@@ -14,13 +14,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedRwLockWriteGuard;
+use tokio::sync::{OwnedRwLockWriteGuard, Semaphore};
 
-use self::marks::MarkLeft;
+use self::marks::{Beside, MarkLeft, Marked};
 use super::{Job, Leaving, Outcome, Tally, TopicEnv};
 use crate::fate::{MessageFate, RecordFate};
 use crate::route::{Guarded, Route, Runner, Runs};
-use crate::{Class, Codec, Entry, Error, Handler, Json, Message, Record, RecordFacts, failpoint};
+use crate::{Ack, Class, Codec, Entry, Error, Handler, Json, Message, Record, RecordFacts, failpoint};
 
 /// A handler guarded by a record: effect and record commit together, and only then is the
 /// message acknowledged.
@@ -28,6 +28,8 @@ pub struct Guard<R, H, M, C = Json> {
     record: Arc<R>,
     handler: Arc<H>,
     codec: Arc<C>,
+    /// Suspects that may run at once, as many as the record has units.
+    places: Arc<Semaphore>,
     message: PhantomData<fn(M)>,
 }
 
@@ -40,14 +42,27 @@ where
     /// Guards a handler. Payloads are read as JSON unless [`codec`](Self::codec) says
     /// otherwise.
     pub fn new(record: Arc<R>, handler: H) -> Self {
-        Self { record, handler: Arc::new(handler), codec: Arc::new(Json), message: PhantomData }
+        let places = record.facts().units.clamp(1, Semaphore::MAX_PERMITS);
+        Self {
+            record,
+            handler: Arc::new(handler),
+            codec: Arc::new(Json),
+            places: Arc::new(Semaphore::new(places)),
+            message: PhantomData,
+        }
     }
 }
 
 impl<R, H, M, C> Guard<R, H, M, C> {
     /// Reads payloads with another codec.
     pub fn codec<D: Codec<M>>(self, codec: D) -> Guard<R, H, M, D> {
-        Guard { record: self.record, handler: self.handler, codec: Arc::new(codec), message: PhantomData }
+        Guard {
+            record: self.record,
+            handler: self.handler,
+            codec: Arc::new(codec),
+            places: self.places,
+            message: PhantomData,
+        }
     }
 }
 
@@ -90,6 +105,7 @@ where
                 record: self.record.clone(),
                 handler: self.handler.clone(),
                 codec: self.codec.clone(),
+                places: self.places.clone(),
                 topic: topic.clone(),
                 retention: self.record.facts().retention,
             };
@@ -103,6 +119,7 @@ struct Parts<R, H, C> {
     record: Arc<R>,
     handler: Arc<H>,
     codec: Arc<C>,
+    places: Arc<Semaphore>,
     topic: Arc<TopicEnv>,
     retention: Duration,
 }
@@ -121,6 +138,8 @@ struct Running<R: Record, H, C> {
     alone: bool,
     /// The place for that, until the first unit takes it.
     turn: Option<OwnedRwLockWriteGuard<()>>,
+    /// The same for a suspect that runs beside others.
+    beside: Option<Beside>,
     mark: Option<MarkLeft<R>>,
     tally: Tally,
 }
@@ -159,11 +178,13 @@ where
     };
     let marked = run.mark().await;
     failpoint!("core.marked");
-    let outcome = if marked.marks > run.parts.topic.crash_ceiling {
-        run.too_many_deaths(marked.marks).await
-    } else {
-        run.entry.trail.attempt = run.entry.trail.attempt.max(marked.attempts);
-        run.drive::<M>().await
+    let outcome = match marked {
+        Marked::TooOften => run.too_many_deaths().await,
+        Marked::Stopped => Outcome { ack: Ack::Release, tally: run.tally },
+        Marked::Run(attempts) => {
+            run.entry.trail.attempt = run.entry.trail.attempt.max(attempts);
+            run.drive::<M>().await
+        }
     };
     failpoint!("core.decided");
     run.unmark(&outcome.ack).await;

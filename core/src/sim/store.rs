@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Rng, Steps};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 use crate::{
     Claim, Context, Ending, Entry, Error, ErrorKind, Failed, Marks, Note, Record, RecordFacts, TrailId, Unit,
     Verdict,
@@ -51,6 +53,8 @@ pub struct SimStore {
     server: Arc<Mutex<Server>>,
     process: Steps,
     retention: Duration,
+    units: usize,
+    places: Arc<Semaphore>,
 }
 
 impl SimStore {
@@ -61,12 +65,20 @@ impl SimStore {
             server: Arc::new(Mutex::new(server)),
             process: Steps::default(),
             retention: Duration::from_secs(7 * 24 * 3600),
+            units: Semaphore::MAX_PERMITS,
+            places: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
         }
+    }
+
+    /// So many units at once in each process, from now on.
+    #[must_use]
+    pub fn units(self, units: usize) -> Self {
+        Self { units, places: Arc::new(Semaphore::new(units)), ..self }
     }
 
     /// The same server seen by another process.
     pub fn for_process(&self, process: &Steps) -> Self {
-        Self { process: process.clone(), ..self.clone() }
+        Self { process: process.clone(), ..self.clone() }.units(self.units)
     }
 
     /// Ends every open unit, as the server does when their process is gone.
@@ -157,17 +169,26 @@ impl Record for SimStore {
     type Unit = SimUnit;
 
     fn facts(&self) -> RecordFacts {
-        RecordFacts::new("simulated", self.retention, usize::MAX)
+        RecordFacts::new("simulated", self.retention, self.units)
     }
 
     async fn begin(&self, _limit: Duration) -> Result<SimUnit, Error> {
+        // It is never closed.
+        let place = self.places.clone().acquire_owned().await.ok();
         self.call().await?;
         let id = {
             let mut server = self.lock();
             server.next_unit += 1;
             server.next_unit
         };
-        Ok(SimUnit { store: self.clone(), id, rows: Vec::new(), loan: Arc::default(), open: true })
+        Ok(SimUnit {
+            store: self.clone(),
+            id,
+            rows: Vec::new(),
+            loan: Arc::default(),
+            open: true,
+            _place: place,
+        })
     }
 
     async fn probe(&self) -> Result<(), Error> {
@@ -175,10 +196,12 @@ impl Record for SimStore {
         if self.lock().down { Err(Error::new(ErrorKind::Store, "still away")) } else { Ok(()) }
     }
 
-    async fn mark(&self, id: &TrailId) -> Result<Note, Error> {
+    async fn mark(&self, id: &TrailId, below: u32) -> Result<Option<Note>, Error> {
         self.change_note(id, |note| {
-            note.marks += 1;
-            note.clone()
+            (note.marks < below).then(|| {
+                note.marks += 1;
+                note.clone()
+            })
         })
         .await
     }
@@ -219,6 +242,7 @@ pub struct SimUnit {
     rows: Vec<(StoredKey, Done)>,
     loan: Arc<Mutex<Loan>>,
     open: bool,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug, Default)]

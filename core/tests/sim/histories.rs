@@ -158,3 +158,36 @@ fn a_process_killer_is_told_from_its_redelivered_neighbours() {
         }
     }
 }
+
+/// A process is killed from outside again and again, while few of its messages run and the
+/// others wait for a place in the store.
+#[test]
+fn messages_that_wait_are_not_blamed_for_deaths() {
+    const UNITS: usize = 2;
+    for broker in [MemoryBroker::queue, || MemoryBroker::log(1)] {
+        let broker = broker();
+        in_virtual_time(async {
+            let order = |i| Order { id: format!("o{i}"), fate: Fate::Slow };
+            let orders: Vec<_> = (0..200).map(order).collect();
+            let messages: Vec<_> = orders.iter().map(|order| order.message(0)).collect();
+            let store = SimStore::new(1, Faults::default()).units(UNITS);
+            let world = World::new(store.clone());
+            let runs = Runs::default();
+            let build = |store| consumer(&broker, store, &runs, 1).in_flight(200);
+            declare(build(store.clone())).await;
+            publish(&broker, &messages).await;
+            for life in 1..=12 {
+                let cut = || broker.crash(CONSUMER);
+                // Late enough for whoever was alone to have finished.
+                let process = world.process(150 + life * 13 % 60, build, nothing_left(&broker), cut).await;
+                assert!(matches!(process, Process::Died(_)), "it ended in life {life}");
+                assert!(store.marked() <= UNITS, "{} marks after {life} deaths", store.marked());
+            }
+            let process = world.process(0, build, nothing_left(&broker), || broker.crash(CONSUMER)).await;
+            assert!(matches!(process, Process::Stopped(Ok(_))));
+            check("killed from outside", &orders, &store, &broker);
+            assert!(dead_ids(&broker).is_empty(), "{:?}", dead_ids(&broker));
+            assert_eq!(store.marked(), 0);
+        });
+    }
+}

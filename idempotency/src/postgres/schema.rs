@@ -236,7 +236,7 @@ pub(super) fn statements(names: &Names, may_delete: bool, named: bool) -> Statem
         note: format!("SELECT {NOTE} FROM {note} WHERE d = $1").into(),
         mark: format!(
             "INSERT INTO {note} AS n (d, marks, touched_at) VALUES ($1, 1, {now})
-ON CONFLICT (d) DO UPDATE SET marks = n.marks + 1, {touch} RETURNING {NOTE}"
+ON CONFLICT (d) DO UPDATE SET marks = n.marks + 1, {touch} WHERE n.marks < $2 RETURNING {NOTE}"
         )
         .into(),
         unmark: unmark(&note, &touch, may_delete).into(),

@@ -125,7 +125,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, {NOW}) ON CONFLICT (k) DO NOTHING RETURN
         note: format!("SELECT {NOTE} FROM {note} WHERE d = $1").into(),
         mark: format!(
             "INSERT INTO {note} (d, marks, touched_at) VALUES ($1, 1, {NOW})
-ON CONFLICT (d) DO UPDATE SET marks = marks + 1, {touch} RETURNING {NOTE}"
+ON CONFLICT (d) DO UPDATE SET marks = marks + 1, {touch} WHERE marks < $2 RETURNING {NOTE}"
         )
         .into(),
         unmark: format!("UPDATE {note} SET marks = max(marks - $2, 0), {touch} WHERE d = $1").into(),

@@ -252,7 +252,7 @@ async fn a_stalled_server_fails_every_call_in_time(f: Fixture) {
     let (probe, begin, mark) = tokio::join!(
         async { (inbox.probe().await.unwrap_err(), started.elapsed()) },
         async { (inbox.begin(LIMIT).await.unwrap_err(), started.elapsed()) },
-        async { (inbox.mark(&id).await.unwrap_err(), started.elapsed()) },
+        async { (inbox.mark(&id, 1).await.unwrap_err(), started.elapsed()) },
     );
     for (error, took) in [&probe, &begin, &mark] {
         assert_eq!(error.kind(), ErrorKind::Store, "{error}");

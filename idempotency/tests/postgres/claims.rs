@@ -259,7 +259,7 @@ async fn claims_see_the_note_of_their_message(f: Fixture) {
     let inbox = f.inbox(4).await;
     let (noted, other) = (entry_of(b"k", "A"), entry_of(b"k", "B"));
     assert!(inbox.fail(&noted, &Failed::now(Class::System, "gone")).await.unwrap());
-    assert_eq!(inbox.mark(&noted.trail.id).await.unwrap().marks, 1);
+    assert_eq!(inbox.mark(&noted.trail.id, 1).await.unwrap().unwrap().marks, 1);
     inbox.charge(&noted.trail.id, 4).await.unwrap();
     inbox.charge(&noted.trail.id, 3).await.unwrap();
     let (unit, verdict) = claimed(&inbox, &noted).await;
@@ -279,8 +279,8 @@ async fn claims_see_the_note_of_their_message(f: Fixture) {
 async fn empty_notes_go_at_once(f: Fixture) {
     let inbox = f.inbox(4).await;
     let id = entry("k").trail.id;
-    inbox.mark(&id).await.unwrap();
-    inbox.mark(&id).await.unwrap();
+    inbox.mark(&id, 9).await.unwrap();
+    inbox.mark(&id, 9).await.unwrap();
     inbox.unmark(&id, Marks::One).await.unwrap();
     assert_eq!(f.int("SELECT marks FROM oncemq_inbox_note").await, 1);
     inbox.unmark(&id, Marks::One).await.unwrap();
@@ -379,7 +379,7 @@ async fn behind_a_pooler_nothing_stays_prepared(f: Fixture) {
         assert_eq!(deliver(&inbox, &entry(key), effect).await, Outcome::Duplicate);
     }
     let noted = entry("n");
-    assert_eq!(inbox.mark(&noted.trail.id).await.unwrap().marks, 1);
+    assert_eq!(inbox.mark(&noted.trail.id, 1).await.unwrap().unwrap().marks, 1);
     assert!(inbox.fail(&noted, &Failed::now(Class::System, "x")).await.unwrap());
     assert_eq!(inbox.purge().await.unwrap(), 0);
 }

@@ -33,7 +33,7 @@ async fn an_account_without_delete_and_ddl_works(f: Fixture) {
         assert_eq!(deliver(&inbox, &entry(&key), effect).await, Outcome::Done);
         assert_eq!(deliver(&inbox, &entry(&key), effect).await, Outcome::Duplicate);
         let note = entry(format!("note {key}"));
-        assert_eq!(inbox.mark(&note.trail.id).await.unwrap().marks, 1);
+        assert_eq!(inbox.mark(&note.trail.id, 1).await.unwrap().unwrap().marks, 1);
         inbox.unmark(&note.trail.id, Marks::All).await.unwrap();
         inbox.charge(&note.trail.id, 2).await.unwrap();
         assert!(inbox.fail(&note, &Failed::now(Class::System, "x")).await.unwrap());

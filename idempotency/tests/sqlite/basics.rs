@@ -50,8 +50,8 @@ async fn notes_are_kept_by_message() {
     let f = fixture().await;
     let e = entry("a");
     let id = &e.trail.id;
-    assert_eq!(f.inbox.mark(id).await.unwrap().marks, 1);
-    assert_eq!(f.inbox.mark(id).await.unwrap().marks, 2);
+    assert_eq!(f.inbox.mark(id, 9).await.unwrap().unwrap().marks, 1);
+    assert_eq!(f.inbox.mark(id, 9).await.unwrap().unwrap().marks, 2);
     f.inbox.unmark(id, Marks::One).await.unwrap();
     f.inbox.charge(id, 3).await.unwrap();
     f.inbox.charge(id, 2).await.unwrap();
@@ -66,7 +66,7 @@ async fn notes_are_kept_by_message() {
     unit.rollback().await;
     f.inbox.unmark(id, Marks::All).await.unwrap();
     f.inbox.unmark(id, Marks::One).await.unwrap();
-    assert_eq!(f.inbox.mark(id).await.unwrap().marks, 1);
+    assert_eq!(f.inbox.mark(id, 9).await.unwrap().unwrap().marks, 1);
 }
 
 #[tokio::test]

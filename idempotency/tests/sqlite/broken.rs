@@ -89,7 +89,7 @@ async fn er1_a_busy_or_read_only_file_is_the_stores_fault() {
     let error = inbox.begin(LIMIT).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Store, "{error}");
     let id = entry("a").trail.id;
-    assert_eq!(inbox.mark(&id).await.unwrap_err().kind(), ErrorKind::Store);
+    assert_eq!(inbox.mark(&id, 1).await.unwrap_err().kind(), ErrorKind::Store);
     inbox.probe().await.unwrap();
     foreign.rollback().await.unwrap();
     assert_eq!(deliver(&inbox, &entry("a"), effect).await, Outcome::Done);

@@ -71,9 +71,10 @@ async fn without_key<H: StoreHarness>(h: Arc<H>) -> Outcome {
 async fn marks<H: StoreHarness>(h: Arc<H>) -> Outcome {
     let record = h.open().await?;
     let id = entry(b"k").trail.id;
-    for expected in 1..=3 {
-        let marks = record.mark(&id).await?.marks;
-        ensure(marks == expected, || format!("mark {expected} came back as {marks}"))?;
+    let mark = async |below| Ok::<_, Error>(record.mark(&id, below).await?.map(|note| note.marks));
+    for (below, expected) in [(1, Some(1)), (1, None), (3, Some(2)), (3, Some(3)), (3, None), (2, None)] {
+        let marks = mark(below).await?;
+        ensure(marks == expected, || format!("a mark below {below} came back as {marks:?}"))?;
     }
     record.unmark(&id, Marks::One).await?;
     let marks = note_of(&record, &entry(b"k")).await?.marks;
@@ -82,8 +83,8 @@ async fn marks<H: StoreHarness>(h: Arc<H>) -> Outcome {
     record.unmark(&id, Marks::One).await?;
     let marks = note_of(&record, &entry(b"k")).await?.marks;
     ensure(marks == 0, || format!("{marks} marks after all were taken back"))?;
-    let marks = record.mark(&id).await?.marks;
-    ensure(marks == 1, || format!("a new mark came back as {marks}"))
+    let marks = mark(1).await?;
+    ensure(marks == Some(1), || format!("a new mark came back as {marks:?}"))
 }
 
 async fn attempts<H: StoreHarness>(h: Arc<H>) -> Outcome {
@@ -93,8 +94,8 @@ async fn attempts<H: StoreHarness>(h: Arc<H>) -> Outcome {
     record.charge(&id, 1).await?;
     let note = note_of(&record, &entry(b"k")).await?;
     ensure(note.attempts == 2, || format!("{} attempts instead of 2", note.attempts))?;
-    let marked = record.mark(&id).await?;
-    ensure(marked.attempts == 2, || format!("the mark's note has {} attempts", marked.attempts))?;
+    let marked = record.mark(&id, 1).await?.map(|note| note.attempts);
+    ensure(marked == Some(2), || format!("the mark's note has {marked:?} attempts"))?;
     record.charge(&id, u32::MAX).await?;
     let note = note_of(&record, &entry(b"k")).await?;
     ensure(note.attempts >= 2_000_000_000, || format!("the largest count came back as {}", note.attempts))

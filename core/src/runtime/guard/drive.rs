@@ -57,6 +57,8 @@ impl<R: Record, H, C> Running<R, H, C> {
             };
             match end.message {
                 MessageFate::Retry(delay) if self.parts.topic.ordering == Ordering::Ordered => {
+                    // Others need not wait for it.
+                    (self.beside, self.turn) = (None, None);
                     if !self.wait_in_place(delay).await {
                         return Outcome { ack: Ack::Release, tally: self.tally };
                     }

@@ -2,41 +2,73 @@
 
 use std::sync::Arc;
 
+use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock};
+
 use super::patience::until_up;
 use super::{End, Running};
 use crate::fate::{MessageFate, RecordFate};
 use crate::runtime::{Outcome, TopicEnv};
 use crate::{Ack, Class, Marks, Note, Record, TrailId};
 
+/// What a delivery may do after its mark.
+pub(super) enum Marked {
+    /// Run; so many attempts were charged while it waited in process.
+    Run(u32),
+    /// Its runs ended the process as often as is allowed.
+    TooOften,
+    /// The consumer was told to stop while it waited.
+    Stopped,
+}
+
+/// Held by a run that others may run beside.
+pub(super) struct Beside {
+    _lock: OwnedRwLockReadGuard<()>,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Beside {
+    pub(super) async fn others(alone: &Arc<RwLock<()>>) -> Self {
+        Self { _lock: alone.clone().read_owned().await, _place: None }
+    }
+}
+
 impl<R: Record, H, C> Running<R, H, C> {
-    /// Leaves a crash mark for a suspect. One that was marked before waits for its turn
-    /// alone first: a mark that it left while it waits would blame it for what another one
-    /// does meanwhile.
-    pub(super) async fn mark(&mut self) -> Note {
+    /// Leaves a crash mark for a suspect, but only when it is about to run: whatever has a mark
+    /// when the process ends is blamed for it. So there are as many marks as units at most, and
+    /// one that was marked before waits for its turn alone first, without another mark.
+    pub(super) async fn mark(&mut self) -> Marked {
         if !self.suspect {
-            return Note::default();
+            return Marked::Run(0);
         }
         let shared = self.parts.topic.shared.clone();
-        let beside = shared.alone.read().await;
-        let note = self.leave_mark().await;
-        if note.marks <= 1 || note.marks > self.parts.topic.crash_ceiling {
-            return note;
+        // Closed never.
+        let place = self.parts.places.clone().acquire_owned().await.ok();
+        let lock = shared.alone.clone().read_owned().await;
+        if shared.shutdown.is_stopping() {
+            return Marked::Stopped;
         }
-        self.take_marks(Marks::One).await;
-        drop(beside);
+        if let Some(note) = self.leave_mark(1).await {
+            self.beside = Some(Beside { _lock: lock, _place: place });
+            return Marked::Run(note.attempts);
+        }
+        drop((lock, place));
         self.alone = true;
         self.turn = Some(shared.alone.clone().write_owned().await);
-        self.leave_mark().await
+        if shared.shutdown.is_stopping() {
+            return Marked::Stopped;
+        }
+        let note = self.leave_mark(self.parts.topic.crash_ceiling).await;
+        note.map_or(Marked::TooOften, |note| Marked::Run(note.attempts))
     }
 
-    async fn leave_mark(&mut self) -> Note {
-        let note = until_up!(self, self.parts.record.mark(&self.entry.trail.id));
+    async fn leave_mark(&mut self, below: u32) -> Option<Note> {
+        let note = until_up!(self, self.parts.record.mark(&self.entry.trail.id, below))?;
         self.mark = Some(MarkLeft {
             record: Some(self.parts.record.clone()),
             topic: self.parts.topic.clone(),
             id: self.entry.trail.id,
         });
-        note
+        Some(note)
     }
 
     async fn take_marks(&mut self, marks: Marks) {
@@ -55,12 +87,14 @@ impl<R: Record, H, C> Running<R, H, C> {
         self.take_marks(marks).await;
     }
 
-    pub(super) async fn too_many_deaths(&mut self, marks: u32) -> Outcome {
-        // The last mark is of this time, and the first run may have left none.
-        let reason = format!("its runs ended the process at least {} times", marks.saturating_sub(1));
+    pub(super) async fn too_many_deaths(&mut self) -> Outcome {
+        let ceiling = self.parts.topic.crash_ceiling;
+        let reason = format!("its runs ended the process at least {ceiling} times");
         let end =
             End { message: MessageFate::Reject, record: RecordFate::Failed, class: Class::System, reason };
-        self.finish(end).await
+        let outcome = self.finish(end).await;
+        until_up!(self, self.parts.record.unmark(&self.entry.trail.id, Marks::All));
+        outcome
     }
 }
 
@@ -78,7 +112,7 @@ impl<R: Record> Drop for MarkLeft<R> {
         if let Some(record) = self.record.take() {
             let id = self.id;
             self.topic.shared.late.spawn(async move {
-                // A mark that stays makes the next run careful, nothing more.
+                // A store that does not answer keeps it, as it does after a crash.
                 let _ = record.unmark(&id, Marks::One).await;
             });
         }

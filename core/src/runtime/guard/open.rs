@@ -38,6 +38,7 @@ impl<R: Record, H, C> Running<R, H, C> {
             may_repeat: topic.shared.capabilities.log || job.facts.redelivered,
             alone: false,
             turn: None,
+            beside: None,
             mark: None,
             tally: Tally::default(),
             message: job.message,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::drive::system;
+use super::marks::Beside;
 use super::patience::until_up;
 use super::{End, Running, Step};
 use crate::fate::{Conflict, Findings, MessageFate, RecordFate, fate};
@@ -36,7 +37,10 @@ impl<R: Record, H, C> Running<R, H, C> {
                 None => shared.alone.clone().write_owned().await,
             };
         } else {
-            _beside = shared.alone.read().await;
+            _beside = match self.beside.take() {
+                Some(beside) => beside,
+                None => Beside::others(&shared.alone).await,
+            };
         }
         let mut unit = match self.claim().await {
             Ok(unit) => unit,
