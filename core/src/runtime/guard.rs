@@ -14,13 +14,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedRwLockWriteGuard, Semaphore};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, Semaphore};
 
-use self::marks::{Beside, MarkLeft, Marked};
+use self::marks::MarkLeft;
 use super::{Job, Leaving, Outcome, Tally, TopicEnv};
 use crate::fate::{MessageFate, RecordFate};
 use crate::route::{Guarded, Route, Runner, Runs};
-use crate::{Ack, Class, Codec, Entry, Error, Handler, Json, Message, Record, RecordFacts, failpoint};
+use crate::{Class, Codec, Entry, Error, Handler, Json, Message, Record, RecordFacts, failpoint};
 
 /// A handler guarded by a record: effect and record commit together, and only then is the
 /// message acknowledged.
@@ -139,7 +139,7 @@ struct Running<R: Record, H, C> {
     /// The place for that, until the first unit takes it.
     turn: Option<OwnedRwLockWriteGuard<()>>,
     /// The same for a suspect that runs beside others.
-    beside: Option<Beside>,
+    beside: Option<OwnedRwLockReadGuard<()>>,
     mark: Option<MarkLeft<R>>,
     tally: Tally,
 }
@@ -176,15 +176,11 @@ where
         Ok(run) => run,
         Err(outcome) => return outcome,
     };
-    let marked = run.mark().await;
+    let ended = run.mark().await;
     failpoint!("core.marked");
-    let outcome = match marked {
-        Marked::TooOften => run.too_many_deaths().await,
-        Marked::Stopped => Outcome { ack: Ack::Release, tally: run.tally },
-        Marked::Run(attempts) => {
-            run.entry.trail.attempt = run.entry.trail.attempt.max(attempts);
-            run.drive::<M>().await
-        }
+    let outcome = match ended {
+        Some(outcome) => outcome,
+        None => run.drive::<M>().await,
     };
     failpoint!("core.decided");
     run.unmark(&outcome.ack).await;

@@ -1,11 +1,15 @@
 //! Random histories: deaths, lost acks, lost commits, deadlocks and hiccups together.
 
-use oncemq_core::Message;
+use std::sync::Arc;
+
 use oncemq_core::sim::{Faults, Process, Rng, SimStore, World};
+use oncemq_core::{Consumer, Guard, Key, Message, Ordering};
 use oncemq_memory::MemoryBroker;
 
 use crate::ledger::{check, dead_ids};
-use crate::orders::{CONSUMER, Fate, Order, Runs, consumer, declare, in_virtual_time, nothing_left, publish};
+use crate::orders::{
+    CONSUMER, Fate, Order, Runs, TOPIC, consumer, declare, handle, in_virtual_time, nothing_left, publish,
+};
 
 fn orders(rng: &mut Rng) -> Vec<Order> {
     (0..4 + rng.below(16))
@@ -190,4 +194,38 @@ fn messages_that_wait_are_not_blamed_for_deaths() {
             assert_eq!(store.marked(), 0);
         });
     }
+}
+
+/// Messages of an ordered topic wait for their rungs in the process, and it is killed meanwhile.
+#[test]
+fn messages_that_wait_for_a_rung_are_not_blamed_for_deaths() {
+    let mut waited = 0;
+    for dies_at in 1..120 {
+        let broker = MemoryBroker::log(1);
+        in_virtual_time(async {
+            let order = |i| Order { id: format!("o{i}"), fate: Fate::Flaky(2) };
+            let messages: Vec<_> = (0..6).map(|i| order(i).message(0)).collect();
+            let store = SimStore::new(1, Faults::default()).units(1);
+            let world = World::new(store.clone());
+            let runs = Runs::default();
+            let build = |store| {
+                let runs = runs.clone();
+                let guard = Guard::new(Arc::new(store), move |tx, order| handle(tx, order, runs.clone()));
+                Consumer::new(CONSUMER, broker.clone())
+                    .topic(TOPIC)
+                    .ordering(Ordering::Ordered)
+                    .key(Key::json("/id"))
+                    .retry("1s 2s 4s dead-letter".parse().unwrap())
+                    .handler(guard)
+            };
+            declare(build(store.clone())).await;
+            publish(&broker, &messages).await;
+            for dies_at in [10, dies_at] {
+                world.process(dies_at, build, nothing_left(&broker), || broker.crash(CONSUMER)).await;
+            }
+            assert!(store.marked() <= 1, "{} marks after a death at {dies_at}", store.marked());
+            waited = waited.max(runs.lock().unwrap().len());
+        });
+    }
+    assert!(waited > 3, "only {waited} have run");
 }

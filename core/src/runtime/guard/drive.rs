@@ -9,7 +9,7 @@ use crate::retry::jittered;
 use crate::runtime::Outcome;
 use crate::runtime::settle::ack_of;
 use crate::runtime::unguarded::Ended;
-use crate::{Ack, Codec, Failed, Failure, Handler, Ordering, Record, failpoint};
+use crate::{Ack, Codec, Failed, Failure, Handler, Marks, Ordering, Record, failpoint};
 
 /// Runs of one message that are undone by nobody's fault end after so many, then they are
 /// charged.
@@ -57,10 +57,8 @@ impl<R: Record, H, C> Running<R, H, C> {
             };
             match end.message {
                 MessageFate::Retry(delay) if self.parts.topic.ordering == Ordering::Ordered => {
-                    // Others need not wait for it.
-                    (self.beside, self.turn) = (None, None);
-                    if !self.wait_in_place(delay).await {
-                        return Outcome { ack: Ack::Release, tally: self.tally };
+                    if let Some(outcome) = self.wait_in_place(delay).await {
+                        return outcome;
                     }
                 }
                 _ => return self.finish(end).await,
@@ -68,12 +66,19 @@ impl<R: Record, H, C> Running<R, H, C> {
         }
     }
 
-    /// The ladder waits here: later messages of the key queue behind this run. Returns
-    /// whether to go on; the attempts are noted, so that whoever goes on counts from there.
-    async fn wait_in_place(&self, delay: Duration) -> bool {
+    /// The ladder waits here: later messages of the key queue behind this run. The attempts are
+    /// noted, so that whoever goes on counts from there. Returns how it ends, if not by another
+    /// run.
+    async fn wait_in_place(&mut self, delay: Duration) -> Option<Outcome> {
         let trail = &self.entry.trail;
         until_up!(self, self.parts.record.charge(&trail.id, trail.attempt));
-        self.parts.topic.wait_for_rung(delay, self.seed(), &self.leaving).await
+        // The run is over and the process lives: what waits is not blamed, nor waited for.
+        self.take_marks(Marks::All).await;
+        (self.beside, self.turn, self.alone) = (None, None, false);
+        if !self.parts.topic.wait_for_rung(delay, self.seed(), &self.leaving).await {
+            return Some(Outcome { ack: Ack::Release, tally: self.tally });
+        }
+        self.mark().await
     }
 
     /// Charges an attempt and looks up what follows.

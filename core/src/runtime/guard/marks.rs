@@ -2,76 +2,64 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::patience::until_up;
 use super::{End, Running};
 use crate::fate::{MessageFate, RecordFate};
 use crate::runtime::{Outcome, TopicEnv};
-use crate::{Ack, Class, Marks, Note, Record, TrailId};
-
-/// What a delivery may do after its mark.
-pub(super) enum Marked {
-    /// Run; so many attempts were charged while it waited in process.
-    Run(u32),
-    /// Its runs ended the process as often as is allowed.
-    TooOften,
-    /// The consumer was told to stop while it waited.
-    Stopped,
-}
-
-/// Held by a run that others may run beside.
-pub(super) struct Beside {
-    _lock: OwnedRwLockReadGuard<()>,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl Beside {
-    pub(super) async fn others(alone: &Arc<RwLock<()>>) -> Self {
-        Self { _lock: alone.clone().read_owned().await, _place: None }
-    }
-}
+use crate::{Ack, Class, Marks, Record, TrailId};
 
 impl<R: Record, H, C> Running<R, H, C> {
     /// Leaves a crash mark for a suspect, but only when it is about to run: whatever has a mark
     /// when the process ends is blamed for it. So there are as many marks as units at most, and
     /// one that was marked before waits for its turn alone first, without another mark.
-    pub(super) async fn mark(&mut self) -> Marked {
+    ///
+    /// Returns how the delivery ends if it may not run.
+    pub(super) async fn mark(&mut self) -> Option<Outcome> {
         if !self.suspect {
-            return Marked::Run(0);
+            return None;
         }
+        let stopped = Outcome { ack: Ack::Release, tally: self.tally };
         let shared = self.parts.topic.shared.clone();
         // Closed never.
         let place = self.parts.places.clone().acquire_owned().await.ok();
         let lock = shared.alone.clone().read_owned().await;
         if shared.shutdown.is_stopping() {
-            return Marked::Stopped;
+            return Some(stopped);
         }
-        if let Some(note) = self.leave_mark(1).await {
-            self.beside = Some(Beside { _lock: lock, _place: place });
-            return Marked::Run(note.attempts);
+        if self.leave_mark(1, place).await {
+            self.beside = Some(lock);
+            return None;
         }
-        drop((lock, place));
+        drop(lock);
         self.alone = true;
         self.turn = Some(shared.alone.clone().write_owned().await);
         if shared.shutdown.is_stopping() {
-            return Marked::Stopped;
+            return Some(stopped);
         }
-        let note = self.leave_mark(self.parts.topic.crash_ceiling).await;
-        note.map_or(Marked::TooOften, |note| Marked::Run(note.attempts))
+        if self.leave_mark(self.parts.topic.crash_ceiling, None).await {
+            return None;
+        }
+        Some(self.too_many_deaths().await)
     }
 
-    async fn leave_mark(&mut self, below: u32) -> Option<Note> {
-        let note = until_up!(self, self.parts.record.mark(&self.entry.trail.id, below))?;
+    /// Whether there were fewer marks, so that one is left now. Attempts that were charged while
+    /// the message waited in a process that is gone are learnt from its note.
+    async fn leave_mark(&mut self, below: u32, place: Option<OwnedSemaphorePermit>) -> bool {
+        let note = until_up!(self, self.parts.record.mark(&self.entry.trail.id, below));
+        let Some(note) = note else { return false };
+        self.entry.trail.attempt = self.entry.trail.attempt.max(note.attempts);
         self.mark = Some(MarkLeft {
             record: Some(self.parts.record.clone()),
             topic: self.parts.topic.clone(),
             id: self.entry.trail.id,
+            _place: place,
         });
-        Some(note)
+        true
     }
 
-    async fn take_marks(&mut self, marks: Marks) {
+    pub(super) async fn take_marks(&mut self, marks: Marks) {
         if let Some(mut mark) = self.mark.take() {
             until_up!(self, self.parts.record.unmark(&self.entry.trail.id, marks));
             mark.record = None;
@@ -87,7 +75,7 @@ impl<R: Record, H, C> Running<R, H, C> {
         self.take_marks(marks).await;
     }
 
-    pub(super) async fn too_many_deaths(&mut self) -> Outcome {
+    async fn too_many_deaths(&mut self) -> Outcome {
         let ceiling = self.parts.topic.crash_ceiling;
         let reason = format!("its runs ended the process at least {ceiling} times");
         let end =
@@ -105,6 +93,8 @@ pub(super) struct MarkLeft<R: Record> {
     record: Option<Arc<R>>,
     topic: Arc<TopicEnv>,
     id: TrailId,
+    /// Among the suspects that may run at once.
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl<R: Record> Drop for MarkLeft<R> {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::drive::system;
-use super::marks::Beside;
 use super::patience::until_up;
 use super::{End, Running, Step};
 use crate::fate::{Conflict, Findings, MessageFate, RecordFate, fate};
@@ -39,7 +38,7 @@ impl<R: Record, H, C> Running<R, H, C> {
         } else {
             _beside = match self.beside.take() {
                 Some(beside) => beside,
-                None => Beside::others(&shared.alone).await,
+                None => shared.alone.clone().read_owned().await,
             };
         }
         let mut unit = match self.claim().await {
